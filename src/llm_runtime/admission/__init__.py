@@ -1,0 +1,1 @@
+"""Whether a request may enter: limits before anything is queued."""

@@ -1,0 +1,1 @@
+"""What every package shares: requests, outcomes, errors, leases, time. Standard library only."""

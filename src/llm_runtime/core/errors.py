@@ -1,0 +1,158 @@
+"""The one error tree. Status codes are not here: they live in `web/errors.py`, a row for each leaf.
+
+`reason` is a low-cardinality word for metrics; `message` is what the client reads, so it never
+carries a path, a host or a secret. `param` names the offending request field, where there is one.
+"""
+
+from __future__ import annotations
+
+
+class LLMRuntimeError(Exception):
+    """Root of everything the runtime raises on purpose.
+
+    reason: stable snake_case word, used as metric label and as the `code` of the error body.
+    retryable: whether the same request may succeed later without being changed.
+    retry_after_s: seconds until a retry makes sense, None where unknown.
+    """
+
+    reason = "internal_error"
+    retryable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        if reason is not None:
+            self.reason = reason
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(LLMRuntimeError):
+    """The request is wrong in itself; sending it again cannot help."""
+
+    reason = "invalid_request"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    reason = "context_length_exceeded"
+
+
+class ModelNotFound(InvalidRequest):
+    reason = "model_not_found"
+
+
+class BodyTooLarge(InvalidRequest):
+    reason = "request_too_large"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    reason = "unsupported_media_type"
+
+
+class RouteNotFound(InvalidRequest):
+    reason = "not_found"
+
+
+class MethodNotAllowed(InvalidRequest):
+    reason = "method_not_allowed"
+
+
+class Unauthorized(LLMRuntimeError):
+    reason = "invalid_api_key"
+
+
+class Forbidden(LLMRuntimeError):
+    reason = "forbidden"
+
+
+class Rejected(LLMRuntimeError):
+    """Never queued: refused by the identity gate or the capacity gate."""
+
+    reason = "rejected"
+    retryable = True
+
+
+class RateLimited(Rejected):
+    reason = "rate_limit_exceeded"
+
+
+class QuotaExceeded(Rejected):
+    reason = "insufficient_quota"
+    retryable = False
+
+
+class QueueFull(Rejected):
+    reason = "queue_full"
+
+
+class WouldMissDeadline(Rejected):
+    reason = "would_miss_deadline"
+
+
+class Draining(Rejected):
+    reason = "draining"
+
+
+class Evicted(LLMRuntimeError):
+    """Queued, then removed before any engine saw it."""
+
+    reason = "evicted"
+    retryable = True
+
+
+class QueueTimeout(Evicted):
+    reason = "queue_timeout"
+
+
+class Shed(Evicted):
+    reason = "shed"
+
+
+class DeadlineExceeded(LLMRuntimeError):
+    """An engine had the request and a time limit ended it; tokens may have been spent."""
+
+    reason = "deadline_exceeded"
+
+
+class ClientGone(LLMRuntimeError):
+    """Nobody reads the answer any more: not a failure of ours, and never sent to anybody."""
+
+    reason = "client_gone"
+
+
+class BackendError(LLMRuntimeError):
+    """The engine, or the way to it, failed."""
+
+    reason = "backend_error"
+    retryable = True
+
+
+class BackendUnavailable(BackendError):
+    """No engine took the request: nothing was computed, so trying elsewhere is always safe."""
+
+    reason = "backend_unavailable"
+
+
+class BackendCrashed(BackendError):
+    """The engine died with the request inside; the request may be the cause, so no retry by us."""
+
+    reason = "backend_crashed"
+
+
+class BackendProtocolError(BackendError):
+    """The engine answered something that is not the protocol it claims to speak."""
+
+    reason = "backend_protocol_error"
+
+
+class ConfigError(LLMRuntimeError):
+    """Start-up only. The message names the key, the value and the fix."""
+
+    reason = "config_error"

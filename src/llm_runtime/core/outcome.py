@@ -1,0 +1,50 @@
+"""How a request ended, once and for all, and what it used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.core.timeline import Timeline
+
+
+class Outcome(StrEnum):
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    EVICTED = "evicted"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the engine reported them, summed over choices.
+
+    estimated: the engine did not say; the counts are ours and marked so in metrics.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """Everything telemetry needs of a request that has ended.
+
+    reason: finish reason of a completed request, else the error's `reason`.
+    itl_counts: how many gaps between wake-ups that brought tokens fell in each bucket of
+        `timeline.ITL_BUCKETS_S` (one more entry than edges: the last is +Inf); None if unmeasured.
+    """
+
+    request: RuntimeRequest
+    outcome: Outcome
+    reason: str
+    usage: Usage
+    timeline: Timeline
+    replica: str | None = None
+    itl_counts: tuple[int, ...] | None = None
+    itl_sum_s: float = 0.0

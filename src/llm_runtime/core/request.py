@@ -1,0 +1,81 @@
+"""`RuntimeRequest`: what the runtime knows of one request once its body is read and validated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+HIGHEST_PRIORITY = 0
+LOWEST_PRIORITY = 9
+DEFAULT_PRIORITY = 5
+
+
+class EndpointKind(StrEnum):
+    """Which API a request came by. The value is the label in metrics and logs."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    RERANK = "rerank"
+    TOKENIZE = "tokenize"
+
+
+class PriorityClass(StrEnum):
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+def priority_class(priority: int) -> PriorityClass:
+    """0-3 interactive, 4-6 standard, 7-9 batch (the only sheddable class)."""
+    if priority <= 3:
+        return PriorityClass.INTERACTIVE
+    return PriorityClass.STANDARD if priority <= 6 else PriorityClass.BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Seconds; None means no such limit. Each is measured by the handle, never by the engine.
+
+    queue_s: waiting in our queue, from enqueueing to dispatch.
+    request_s: plain reply: arrival to the last byte. Stream: arrival to the first token.
+    idle_s: between two reads from the engine once a stream has begun.
+    total_s: arrival to the end, only when the client or its key declared a deadline.
+    """
+
+    queue_s: float | None = None
+    request_s: float | None = 120.0
+    idle_s: float | None = 60.0
+    total_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeRequest:
+    """One validated request.
+
+    num_slots: engine sequences it occupies at once (n x prompts x best_of).
+    num_prompt_tokens: estimate from the body's bytes; the engine's usage is the truth.
+    max_tokens: cap on generated tokens of one sequence, always set (>= 1).
+    body: the client's JSON object after validation; our own fields are already taken out.
+    include_usage: the client asked for the usage event of a stream.
+    arrived_at: monotonic; created: Unix seconds.
+    """
+
+    id: str
+    model: str
+    kind: EndpointKind
+    body: Mapping[str, Any]
+    arrived_at: float
+    created: int
+    tenant: str = "anonymous"
+    priority: int = DEFAULT_PRIORITY
+    limits: TimeLimits = field(default_factory=TimeLimits)
+    stream: bool = False
+    include_usage: bool = False
+    num_slots: int = 1
+    num_prompt_tokens: int = 1
+    max_tokens: int = 1

@@ -1,0 +1,88 @@
+"""The instants of one request, and the only definitions of the latencies made from them.
+
+All instants are monotonic seconds. Definitions follow `vllm bench serve` where it has one:
+
+    queue wait  dispatched - queued
+    TTFT        first token - arrival   (queue wait included; the role chunk is not a token)
+    TPOT        (last token - first token) / (completion tokens - 1); undefined below 2 tokens
+    ITL         gap between two wake-ups that brought tokens
+    E2E         last byte - arrival
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+ITL_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0, 60.0,
+)  # fmt: skip
+
+
+class Timeline:
+    """Mutable while the request lives; written only by the request's own task and the dispatcher."""
+
+    __slots__ = (
+        "arrived_at",
+        "dispatched_at",
+        "finished_at",
+        "first_token_at",
+        "itl_counts",
+        "itl_sum_s",
+        "last_token_at",
+        "queued_at",
+    )
+
+    def __init__(self, arrived_at: float) -> None:
+        self.arrived_at = arrived_at
+        self.queued_at: float | None = None
+        self.dispatched_at: float | None = None
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.finished_at: float | None = None
+        self.itl_counts: list[int] | None = None
+        self.itl_sum_s = 0.0
+
+    def token(self, now: float) -> None:
+        """Notes that a wake-up brought at least one token."""
+        last = self.last_token_at
+        self.last_token_at = now
+        if last is None:
+            self.first_token_at = now
+            return
+        counts = self.itl_counts
+        if counts is None:
+            counts = self.itl_counts = [0] * (len(ITL_BUCKETS_S) + 1)
+        gap = now - last
+        counts[bisect_left(ITL_BUCKETS_S, gap)] += 1
+        self.itl_sum_s += gap
+
+    @property
+    def queue_wait_s(self) -> float | None:
+        return _gap(self.queued_at, self.dispatched_at)
+
+    @property
+    def ttft_s(self) -> float | None:
+        return _gap(self.arrived_at, self.first_token_at)
+
+    @property
+    def prefill_s(self) -> float | None:
+        """Dispatch to first token: the engine's prefill and whatever the engine itself queued."""
+        return _gap(self.dispatched_at, self.first_token_at)
+
+    @property
+    def decode_s(self) -> float | None:
+        return _gap(self.first_token_at, self.last_token_at)
+
+    @property
+    def e2e_s(self) -> float | None:
+        return _gap(self.arrived_at, self.finished_at)
+
+    def tpot_s(self, num_completion_tokens: int) -> float | None:
+        decode_s = self.decode_s
+        if decode_s is None or num_completion_tokens < 2:
+            return None
+        return decode_s / (num_completion_tokens - 1)
+
+
+def _gap(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

@@ -1,0 +1,1 @@
+"""Engines: adapters behind one `Backend` seam, and the processes they manage."""

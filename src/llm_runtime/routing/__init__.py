@@ -1,0 +1,1 @@
+"""Where a request runs: replica snapshots, health, policies."""

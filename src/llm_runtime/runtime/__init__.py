@@ -1,0 +1,1 @@
+"""Wires the siblings together: submit, dispatch, handles, drain."""

@@ -1,0 +1,1 @@
+"""In what order requests run: bands, flows, order, and the presets made of them."""

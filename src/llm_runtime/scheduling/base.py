@@ -1,0 +1,121 @@
+"""The `Scheduler` seam: in what order requests run. Pure and synchronous; time is an argument.
+
+One scheduler per pool (the model x endpoint kinds that share slots). It never touches a socket,
+a clock or a task: events in, a `Decision` out, and the dispatcher carries the decision out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import RuntimeRequest
+
+
+class Capacity(Protocol):
+    """What can run now, consumed while a decision is made. The router stands behind it."""
+
+    def place(self, request: RuntimeRequest) -> str | None:
+        """Reserves `request.num_slots` on the best replica that has them free; None if none has.
+
+        A reservation holds for the current decision only; the dispatcher turns it into a lease.
+        """
+        ...
+
+    @property
+    def exhausted(self) -> bool:
+        """No replica has a single free slot: no use in asking on."""
+        ...
+
+    @property
+    def batch_limit(self) -> int | None:
+        """Static engines: slots of the largest batch an idle replica would take now (None if no
+        replica is static)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    request_id: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFinished:
+    """It left the engine, in whatever way. usage: what was spent, None if unknown."""
+
+    request_id: str
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """It was dispatched but no engine byte was forwarded; it goes back to its old place."""
+
+    request: RuntimeRequest
+    queued_at: float
+
+
+SchedulingEvent = Dispatched | FirstToken | RequestFinished | Requeued
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    request_id: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """reason: `queue_timeout`, `shed` or `would_miss_deadline`."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now. Everything named here has already left the queue, except `preempt`.
+
+    wake_at: monotonic instant at which to ask again even if nothing happens; None if no need.
+    """
+
+    dispatch: tuple[Placement, ...] = ()
+    evict: tuple[Eviction, ...] = ()
+    preempt: tuple[str, ...] = ()
+    wake_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSnapshot:
+    """num_waiting and num_waiting_tokens (prompt estimate + cap) in all, and waiting by class."""
+
+    num_waiting: int = 0
+    num_waiting_slots: int = 0
+    num_waiting_tokens: int = 0
+    oldest_wait_s: float = 0.0
+    waiting_by_class: Mapping[str, int] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Scheduler(Protocol):
+    def add(self, request: RuntimeRequest, now: float) -> None:
+        """Queues it. Raises ValueError if the id is already queued."""
+        ...
+
+    def remove(self, request_id: str, now: float) -> bool:
+        """Takes it out (client gone). False if it is not waiting."""
+        ...
+
+    def observe(self, event: SchedulingEvent, now: float) -> None: ...
+
+    def decide(self, now: float, capacity: Capacity) -> Decision: ...
+
+    def snapshot(self, now: float) -> QueueSnapshot: ...

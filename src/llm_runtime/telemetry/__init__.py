@@ -1,0 +1,1 @@
+"""Metrics, logs and GPU telemetry: implements `core.events.Events`."""

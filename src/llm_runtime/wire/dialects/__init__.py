@@ -1,0 +1,1 @@
+"""One `Dialect` per API family."""
