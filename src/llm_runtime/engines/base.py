@@ -99,6 +99,10 @@ class EngineStream(Protocol):
 
     async def __anext__(self) -> bytes | Finished: ...
 
+    def spent(self) -> Usage:
+        """What was used so far: the engine's count where known, else an estimate marked as such."""
+        ...
+
     def poke(self) -> None:
         """Makes a pending or the next pull return promptly. Safe at any time, from the loop."""
         ...
