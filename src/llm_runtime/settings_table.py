@@ -1,0 +1,157 @@
+"""Every setting once: its dotted name, its flat name, what it means, whether it is a secret.
+
+The types and the defaults are not here: each package's `config.py` holds them. This table adds what
+a type cannot say, and is what the reference page, the error messages and the aliases are made from.
+It reads nothing and validates nothing.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llm_runtime.admission.config import AdmissionConfig
+from llm_runtime.engines.config import EnginesConfig, ModelConfig
+from llm_runtime.runtime.config import LimitsConfig
+from llm_runtime.scheduling.config import SchedulingConfig
+from llm_runtime.telemetry.config import TelemetryConfig
+from llm_runtime.web.config import ServerConfig
+
+ENV_PREFIX = "LLM_RUNTIME_"
+CONFIG_VARIABLE = "LLM_RUNTIME_CONFIG"
+CACHE_VARIABLE = "LLM_RUNTIME_CACHE"
+
+SECTIONS: Mapping[str, type] = types.MappingProxyType(
+    {
+        "server": ServerConfig,
+        "model": ModelConfig,
+        "engines": EnginesConfig,
+        "scheduling": SchedulingConfig,
+        "admission": AdmissionConfig,
+        "limits": LimitsConfig,
+        "telemetry": TelemetryConfig,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. `flat`: the short name, `PORT` for `LLM_RUNTIME_PORT`."""
+
+    meaning: str
+    flat: str | None = None
+    secret: bool = False
+
+
+TABLE: Mapping[str, Row] = types.MappingProxyType(
+    {
+        "server.host": Row("Address to listen on.", "HOST"),
+        "server.port": Row("TCP port to listen on; 0 lets the system choose.", "PORT"),
+        "server.api_keys": Row(
+            "Accepted bearer keys, separated by commas in a variable; none: no authentication.",
+            "API_KEYS",
+            secret=True,
+        ),
+        "server.allow_unauthenticated": Row(
+            "Permits an address other than loopback without any key; refused otherwise."
+        ),
+        "server.cors_allow_origins": Row("Origins that browsers may call from; none: CORS is off."),
+        "server.max_body_bytes": Row("Largest request body, also when it comes in chunks; above it: 413."),
+        "server.max_messages": Row("Most messages in one request."),
+        "server.max_tools": Row("Most tools in one request."),
+        "server.keep_alive_s": Row(
+            "How long an idle client connection stays open; more than the 60 s of common balancers."
+        ),
+        "model.path": Row("A GGUF file, or a model that ships with the project.", "MODEL_PATH"),
+        "model.name": Row(
+            "What clients ask for and see; by default the builtin's name or the file's stem.", "MODEL_NAME"
+        ),
+        "model.default_max_tokens": Row(
+            "Cap on generated tokens when a request names none.", "DEFAULT_MAX_TOKENS"
+        ),
+        "engines.backend": Row("Which engine serves.", "BACKEND"),
+        "engines.mock.prefill_latency_ms": Row(
+            "Mock engine: milliseconds before the first token, once per batch.", "PREFILL_LATENCY_MS"
+        ),
+        "engines.mock.decode_latency_ms": Row(
+            "Mock engine: milliseconds per decoding step, shared by the batch.", "DECODE_LATENCY_MS"
+        ),
+        "engines.mock.context_tokens": Row("Mock engine: context of one request, in tokens."),
+        "engines.llama_cpp.server_binary": Row(
+            "A `llama-server` program to run instead of the embedded engine."
+        ),
+        "engines.llama_cpp.native_backend_concurrency": Row(
+            "Sequences the engine works on at once (its slots).", "NATIVE_BACKEND_CONCURRENCY"
+        ),
+        "engines.llama_cpp.n_ctx": Row(
+            "Context of one request, in tokens; the engine is given this times its slots.", "N_CTX"
+        ),
+        "engines.llama_cpp.n_threads": Row(
+            "Threads that compute; unset: one fewer than the cores this process may use, at least one. "
+            "Busy neighbours on the same cores make the engine far slower than one thread less does.",
+            "N_THREADS",
+        ),
+        "engines.llama_cpp.n_gpu_layers": Row("Layers to put on the GPU.", "N_GPU_LAYERS"),
+        "engines.llama_cpp.n_batch": Row(
+            "Prompt tokens per prefill step, not below the slots; unset: the slots, at least 16, so that "
+            "a cancelled prefill stops soon."
+        ),
+        "engines.llama_cpp.cache_ram_mib": Row("The engine's prompt cache in host memory, in MiB."),
+        "engines.supervision.start_timeout_s": Row("How long an engine may take until it is ready."),
+        "engines.supervision.stop_grace_s": Row("Time between asking an engine to stop and killing it."),
+        "engines.supervision.restart_backoff_s": Row("Wait before the first restart; doubles each time."),
+        "engines.supervision.restart_backoff_max_s": Row("Longest wait before a restart."),
+        "engines.supervision.max_restarts": Row(
+            "Restarts within `restart_window_s` after which the engine is given up."
+        ),
+        "engines.supervision.restart_window_s": Row("Window in which restarts are counted."),
+        "engines.supervision.cancel_timeout_s": Row(
+            "How long an engine may take to confirm a cancellation before its slot is suspect."
+        ),
+        "scheduling.policy": Row("In what order waiting requests run.", "SCHEDULER"),
+        "scheduling.priority_aging_boost_interval_s": Row(
+            "With `priority`: waiting this long raises a request by one level; unset: strict priority.",
+            "PRIORITY_AGING_BOOST_INTERVAL_S",
+        ),
+        "scheduling.enable_batching": Row(
+            "Micro-batching for engines that do not batch themselves; off: one request at a time.",
+            "ENABLE_BATCHING",
+        ),
+        "scheduling.max_batch_size": Row("Most requests in a micro-batch.", "MAX_BATCH_SIZE"),
+        "scheduling.batch_timeout_ms": Row(
+            "How long a micro-batch waits to fill, in milliseconds.", "BATCH_TIMEOUT_MS"
+        ),
+        "scheduling.max_skip_s": Row(
+            "How long a request that fits on no free replica lets later ones pass it."
+        ),
+        "admission.max_queue_size": Row(
+            "Requests that may wait, per pool; more are refused with 503; unset: no limit.", "MAX_QUEUE_SIZE"
+        ),
+        "admission.request_rate_limit_per_s": Row(
+            "Requests admitted per second over all clients; more are refused with 429; unset: no limit.",
+            "REQUEST_RATE_LIMIT_PER_S",
+        ),
+        "admission.request_rate_limit_burst": Row(
+            "Requests admitted at once after a pause; unset: one second's worth, at least 1.",
+            "REQUEST_RATE_LIMIT_BURST",
+        ),
+        "limits.request_timeout_s": Row(
+            "A plain reply in total; a stream's time to its first token.", "REQUEST_TIMEOUT_S"
+        ),
+        "limits.queue_timeout_s": Row("Longest wait in our queue.", "QUEUE_TIMEOUT_S"),
+        "limits.stream_idle_timeout_s": Row("Longest gap within a stream.", "STREAM_IDLE_TIMEOUT_S"),
+        "limits.stream_max_s": Row("A stream in total.", "STREAM_MAX_S"),
+        "limits.write_stall_timeout_s": Row(
+            "How long a client may not read its stream before it is cut off.", "WRITE_STALL_TIMEOUT_S"
+        ),
+        "limits.keep_alive_interval_s": Row("Silence after which a stream is sent a comment."),
+        "limits.body_timeout_s": Row("How long a client may take to send its request body."),
+        "limits.drain_timeout_s": Row(
+            "Time for running requests to finish after the first signal to stop.", "DRAIN_TIMEOUT_S"
+        ),
+        "telemetry.log_level": Row("Least important lines that are logged.", "LOG_LEVEL"),
+        "telemetry.log_format": Row("`auto`: for people on a terminal, JSON lines elsewhere.", "LOG_FORMAT"),
+        "telemetry.gpu_poll_interval_s": Row("Seconds between readings of the GPUs; 0: none are read."),
+    }
+)

@@ -1,0 +1,412 @@
+"""The settings tree: every source, every refusal, and what a message must and must not say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from llm_runtime.core.errors import ConfigError
+from llm_runtime.settings import Settings, is_loopback, load_settings
+from llm_runtime.settings_leaves import Leaf, leaves, variables
+from llm_runtime.settings_table import SECTIONS, TABLE
+from llm_runtime.web.config import ServerConfig
+
+NO_OVERRIDES: Mapping[str, str] = {}
+SECRET = "sk-very-secret"
+
+
+def from_env(**variables: str) -> Settings:
+    return load_settings({}, {f"LLM_RUNTIME_{name}": value for name, value in variables.items()})
+
+
+def from_yaml(folder: Path, text: str) -> Settings:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_settings({}, {}, str(path))
+
+
+def refusal(load: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load()
+    return caught.value.message
+
+
+def sample(leaf: Leaf) -> Any:
+    """A valid value that is not the default."""
+    if leaf.choices:
+        return next(choice for choice in leaf.choices if choice != leaf.default)
+    if leaf.plural:
+        return ("a", "b")
+    if leaf.annotation is bool:
+        return not leaf.default
+    if "float" in str(leaf.annotation):
+        return 2.5
+    if "int" in str(leaf.annotation):
+        return 4096
+    return "::1"
+
+
+def as_text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+# The table and the tree
+
+
+def test_the_table_has_a_row_for_each_setting_and_no_other() -> None:
+    assert set(TABLE) == set(leaves())
+
+
+def test_the_sections_are_the_fields_of_the_tree() -> None:
+    assert {name: field.annotation for name, field in Settings.model_fields.items()} == dict(SECTIONS)
+
+
+def test_no_section_bears_a_flat_name_and_no_flat_name_is_used_twice() -> None:
+    flat = [row.flat for row in TABLE.values() if row.flat is not None]
+    assert len(flat) == len(set(flat))
+    assert not {name.upper() for name in SECTIONS} & set(flat)
+    assert len(variables()) == len(TABLE) + len(flat)
+
+
+def test_the_names_people_type_stay() -> None:
+    names = """HOST PORT BACKEND MODEL_PATH MODEL_NAME SCHEDULER ENABLE_BATCHING MAX_BATCH_SIZE
+    BATCH_TIMEOUT_MS REQUEST_TIMEOUT_S QUEUE_TIMEOUT_S STREAM_IDLE_TIMEOUT_S STREAM_MAX_S
+    WRITE_STALL_TIMEOUT_S DRAIN_TIMEOUT_S MAX_QUEUE_SIZE REQUEST_RATE_LIMIT_PER_S
+    REQUEST_RATE_LIMIT_BURST NATIVE_BACKEND_CONCURRENCY PREFILL_LATENCY_MS DECODE_LATENCY_MS
+    PRIORITY_AGING_BOOST_INTERVAL_S DEFAULT_MAX_TOKENS N_CTX N_GPU_LAYERS N_THREADS API_KEYS
+    LOG_LEVEL LOG_FORMAT"""
+    assert {f"LLM_RUNTIME_{name}" for name in names.split()} <= set(variables())
+
+
+def test_defaults_are_those_of_the_config_types() -> None:
+    settings = load_settings(NO_OVERRIDES, {"PATH": "/bin"})
+    assert settings == Settings()
+    for name, section in SECTIONS.items():
+        assert getattr(settings, name) == section()
+    assert {settings.origin(name) for name in leaves()} == {"default"}
+    assert settings.warnings == ()
+
+
+# Sources
+
+
+@pytest.mark.parametrize("name", leaves())
+def test_each_setting_is_the_same_from_every_source(name: str, tmp_path: Path) -> None:
+    leaf = leaves()[name]
+    value = sample(leaf)
+    *sections, key = name.split(".")
+    tree: dict[str, Any] = {key: list(value) if isinstance(value, tuple) else value}
+    for section in reversed(sections):
+        tree = {section: tree}
+
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    loaded = {
+        f"file {path}": load_settings({}, {}, str(path)),
+        f"env {leaf.variable}": load_settings({}, {leaf.variable: as_text(value)}),
+        f"env {leaf.nested_variable}": load_settings({}, {leaf.nested_variable: as_text(value)}),
+        "cli": load_settings({name: as_text(value)}, {}),
+    }
+    for origin, settings in loaded.items():
+        assert settings.value(name) == value
+        assert type(settings.value(name)) is type(value)
+        assert settings.origin(name) == origin
+        assert [other for other in leaves() if settings.origin(other) != "default"] == [name]
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("server: {port: 1, max_tools: 1, max_messages: 1}\n")
+    environ = {
+        "LLM_RUNTIME_CONFIG": str(path),
+        "LLM_RUNTIME_PORT": "2",
+        "LLM_RUNTIME_SERVER__MAX_TOOLS": "2",
+    }
+    settings = load_settings({"port": "3"}, environ)
+    assert (settings.server.port, settings.server.max_tools, settings.server.max_messages) == (3, 2, 1)
+    assert settings.origin("server.port") == "cli"
+    assert settings.origin("server.max_tools") == "env LLM_RUNTIME_SERVER__MAX_TOOLS"
+    assert settings.origin("server.max_messages") == f"file {path}"
+    assert settings.origin("server.host") == "default"
+
+
+def test_the_file_named_on_the_command_line_replaces_the_one_in_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("server: {port: 7}\n")
+    settings = load_settings({}, {"LLM_RUNTIME_CONFIG": "/does/not/exist"}, str(path))
+    assert settings.server.port == 7
+
+
+@pytest.mark.parametrize("off", ["none", "None", "null", "off"])
+def test_an_optional_limit_is_switched_off_by_a_word(off: str, tmp_path: Path) -> None:
+    assert from_env(REQUEST_TIMEOUT_S=off).limits.request_timeout_s is None
+    assert load_settings({"request_timeout_s": off}, {}).limits.request_timeout_s is None
+    assert from_yaml(tmp_path, f"limits: {{request_timeout_s: '{off}'}}").limits.request_timeout_s is None
+    assert from_yaml(tmp_path, "limits: {request_timeout_s: null}").limits.request_timeout_s is None
+
+
+def test_an_empty_variable_counts_as_absent() -> None:
+    settings = from_env(REQUEST_TIMEOUT_S="", PORT=" ", MODEL_NAME="", API_KEYS="", CONFIG="")
+    assert settings == Settings()
+    assert settings.origin("server.port") == "default"
+
+
+def test_an_empty_value_on_the_command_line_clears_what_can_be_empty() -> None:
+    environ = {"LLM_RUNTIME_API_KEYS": "a", "LLM_RUNTIME_REQUEST_TIMEOUT_S": "3"}
+    settings = load_settings({"server.api_keys": "", "limits.request_timeout_s": ""}, environ)
+    assert settings.server.api_keys == ()
+    assert settings.limits.request_timeout_s is None
+    assert "needs a value" in refusal(lambda: load_settings({"host": ""}, {}))
+
+
+def test_lists_are_separated_by_commas_with_room_for_spaces() -> None:
+    assert from_env(API_KEYS=" a, b ,,c").server.api_keys == ("a", "b", "c")
+
+
+def test_words_of_a_closed_set_may_be_in_any_case() -> None:
+    settings = from_env(LOG_LEVEL="WARNING", BACKEND="Mock")
+    assert (settings.telemetry.log_level, settings.engines.backend) == ("warning", "mock")
+
+
+def test_an_empty_file_and_an_empty_section_change_nothing(tmp_path: Path) -> None:
+    assert from_yaml(tmp_path, "# nothing\n") == Settings()
+    assert from_yaml(tmp_path, "server:\nmodel: {}\n") == Settings()
+
+
+# Unknown names
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("LLM_RUNTIME_PROT", "LLM_RUNTIME_PORT"),
+        ("LLM_RUNTIME_API_KEY", "LLM_RUNTIME_API_KEYS"),
+        ("LLM_RUNTIME_SERVER_PORT", "LLM_RUNTIME_SERVER__PORT"),
+        ("LLM_RUNTIME_MAX_QUEUE", "LLM_RUNTIME_MAX_QUEUE_SIZE"),
+        ("LLM_RUNTIME_port", "LLM_RUNTIME_PORT"),
+        ("LLM_RUNTIME_CONFG", "LLM_RUNTIME_CONFIG"),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_and_without_its_value(
+    variable: str, nearest: str
+) -> None:
+    message = refusal(lambda: load_settings({}, {variable: SECRET}))
+    assert message == f"{variable} is not a setting; did you mean {nearest}?"
+
+
+def test_a_variable_like_nothing_known_is_refused_with_the_way_to_the_names() -> None:
+    message = refusal(lambda: load_settings({}, {"LLM_RUNTIME_XYZZY": "1"}))
+    assert message == "LLM_RUNTIME_XYZZY is not a setting; `llm-runtime config` prints all that exist"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "nearest"),
+    [
+        ("server: {prot: 1}", "server.prot", "server.port"),
+        ("port: 1", "port", "server.port"),
+        ("server: {max_queue_size: 1}", "server.max_queue_size", "admission.max_queue_size"),
+        ("sever: {port: 1}", "sever", "server"),
+        ("engines: {llama_cpp: {nctx: 1}}", "engines.llama_cpp.nctx", "engines.llama_cpp.n_ctx"),
+    ],
+)
+def test_an_unknown_key_of_the_file_is_refused_with_the_nearest(
+    text: str, key: str, nearest: str, tmp_path: Path
+) -> None:
+    message = refusal(lambda: from_yaml(tmp_path, text))
+    assert message.endswith(f"settings.yaml: {key} is not a setting; did you mean {nearest}?")
+
+
+def test_an_unknown_name_on_the_command_line_is_refused_with_the_nearest() -> None:
+    message = refusal(lambda: load_settings({"server.prt": "1"}, {}))
+    assert message == "server.prt is not a setting; did you mean server.port?"
+
+
+def test_what_kubernetes_injects_is_ignored_with_one_warning() -> None:
+    injected = {
+        "LLM_RUNTIME_SERVICE_HOST": "10.0.0.1",
+        "LLM_RUNTIME_SERVICE_PORT": "8000",
+        "LLM_RUNTIME_SERVICE_PORT_HTTP": "8000",
+        "LLM_RUNTIME_PORT": "tcp://10.0.0.1:8000",
+        "LLM_RUNTIME_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "LLM_RUNTIME_PORT_8000_TCP_PROTO": "tcp",
+        "LLM_RUNTIME_PORT_8000_TCP_PORT": "8000",
+        "LLM_RUNTIME_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "LLM_RUNTIME_CONSOLE_SERVICE_HOST": "10.0.0.2",
+        "LLM_RUNTIME_CONSOLE_PORT": "udp://10.0.0.2:53",
+        "LLM_RUNTIME_CONSOLE_PORT_53_UDP": "udp://10.0.0.2:53",
+    }
+    settings = load_settings({}, injected | {"LLM_RUNTIME_SERVER__PORT": "9000"})
+    assert settings.server.port == 9000
+    (warning,) = settings.warnings
+    assert all(name in warning for name in injected)
+    assert "enableServiceLinks" in warning
+
+
+# Wrong values
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("PORT", "99999", "less than or equal to 65535"),
+        ("PORT", "-1", "greater than or equal to 0"),
+        ("PORT", "80a", "valid integer"),
+        ("REQUEST_TIMEOUT_S", "0", "greater than 0; `none` switches it off"),
+        ("REQUEST_TIMEOUT_S", "nan", "finite"),
+        ("REQUEST_TIMEOUT_S", "inf", "finite"),
+        ("ENABLE_BATCHING", "perhaps", "valid boolean"),
+        ("SCHEDULER", "lifo", "'fifo' or 'priority'"),
+        ("MAX_BATCH_SIZE", "2.5", "valid integer"),
+    ],
+)
+def test_a_wrong_value_is_refused_naming_key_value_place_and_fix(name: str, text: str, why: str) -> None:
+    variable = f"LLM_RUNTIME_{name}"
+    leaf = variables()[variable]
+    message = refusal(lambda: load_settings({}, {variable: text}))
+    assert message.startswith(f"{leaf.name} = {text!r} (from env {variable}): it should be ")
+    assert why in message
+
+
+def test_several_wrong_values_are_told_together() -> None:
+    message = refusal(lambda: from_env(PORT="x", MAX_BATCH_SIZE="0", LOG_LEVEL="loud"))
+    assert [line.split(" ")[0] for line in message.splitlines()] == [
+        "server.port",
+        "scheduling.max_batch_size",
+        "telemetry.log_level",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("server: {port: yes}", "server.port = True"),
+        ("server: {port: null}", "server.port = None"),
+        ("server: {port: {a: 1}}", "server.port = {'a': 1}"),
+        ("server: 3", "server is a section with keys of its own, not a number"),
+        ("- server", "must hold sections such as `server:`, not a list"),
+        (
+            "server:\n  port: 1\n  port: 2",
+            "line 3, column 3 is not valid YAML: the key 'port' is given twice",
+        ),
+        ("server: [", "is not valid YAML"),
+        ("? [a]\n: 1", "not one plain YAML document"),
+        ("a: 1\n---\nb: 1", "not one plain YAML document"),
+        ("server: !!python/name:os.system", "not one plain YAML document"),
+    ],
+)
+def test_a_broken_file_is_refused_with_the_place(text: str, why: str, tmp_path: Path) -> None:
+    message = refusal(lambda: from_yaml(tmp_path, text))
+    assert "settings.yaml" in message
+    assert why in message
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    missing = str(tmp_path / "no.yaml")
+    assert "No such file" in refusal(lambda: load_settings({}, {}, missing))
+    assert "LLM_RUNTIME_CONFIG" in refusal(lambda: load_settings({}, {"LLM_RUNTIME_CONFIG": missing}))
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8" in refusal(lambda: load_settings({}, {}, str(tmp_path / "binary.yaml")))
+
+
+def test_two_names_of_one_setting_must_agree() -> None:
+    assert from_env(PORT="5", SERVER__PORT="5").server.port == 5
+    message = refusal(lambda: from_env(PORT="5", SERVER__PORT="6"))
+    assert "LLM_RUNTIME_PORT" in message
+    assert "LLM_RUNTIME_SERVER__PORT" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"server: {{api_keys: [{SECRET}, 3]}}",
+        f"server: {{api_keys: {{{SECRET}: 1}}}}",
+        f"server: {{api_keys: ['{SECRET} x']}}",
+        f"server: {{api_keys: [*{SECRET}]}}",
+        f"server: {{api_keys: [!{SECRET} x]}}",
+        f"server: {{api_keys: ['{SECRET}]}}",
+        f"server:\n\tapi_keys: {SECRET}",
+        f"server: {{api_keys: [{SECRET}: [}}",
+    ],
+)
+def test_no_message_shows_a_secret(text: str, tmp_path: Path) -> None:
+    assert SECRET not in refusal(lambda: from_yaml(tmp_path, text))
+
+
+def test_a_key_that_no_header_can_carry_is_refused_by_position() -> None:
+    message = refusal(lambda: from_env(API_KEYS=f"ok,{SECRET} x"))
+    assert "key number 2" in message
+    assert SECRET not in message
+    assert "key number 1" in refusal(lambda: from_env(API_KEYS="schlüssel"))
+
+
+# Values that contradict each other
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
+def test_an_open_address_without_keys_is_refused_unless_waived(host: str) -> None:
+    message = refusal(lambda: from_env(HOST=host))
+    assert "LLM_RUNTIME_API_KEYS" in message
+    assert "LLM_RUNTIME_SERVER__ALLOW_UNAUTHENTICATED=true" in message
+    assert from_env(HOST=host, API_KEYS="k").server.host == host
+    assert from_env(HOST=host, SERVER__ALLOW_UNAUTHENTICATED="true").server.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST"])
+def test_loopback_needs_no_key(host: str) -> None:
+    assert is_loopback(host)
+    assert from_env(HOST=host).server.host == host
+
+
+def test_an_empty_host_would_mean_all_addresses_so_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names no address"):
+        Settings(server=ServerConfig(host="", allow_unauthenticated=True))
+
+
+def test_a_prefill_batch_below_the_slots_is_refused_because_it_kills_the_engine() -> None:
+    message = refusal(
+        lambda: load_settings({"engines.llama_cpp.n_batch": "4", "native_backend_concurrency": "5"}, {})
+    )
+    assert "engines.llama_cpp.n_batch = 4" in message
+    assert "at least 5" in message
+    equal = load_settings({"engines.llama_cpp.n_batch": "5", "native_backend_concurrency": "5"}, {})
+    assert equal.engines.llama_cpp.n_batch == 5
+
+
+def test_the_longest_backoff_is_not_below_the_first() -> None:
+    name = "engines.supervision.restart_backoff_max_s"
+    assert name in refusal(lambda: load_settings({name: "0.1"}, {}))
+
+
+@pytest.mark.parametrize("variable", ["WEB_CONCURRENCY", "UVICORN_WORKERS"])
+def test_more_than_one_worker_is_refused_with_the_way_to_scale(variable: str) -> None:
+    message = refusal(lambda: load_settings({}, {variable: "2"}))
+    assert message.startswith(f"{variable} = 2: ")
+    assert "load balancer" in message
+    assert load_settings({}, {variable: "1"}) == Settings()
+    assert load_settings({}, {variable: ""}) == Settings()
+
+
+def test_settings_without_effect_are_warned_about() -> None:
+    (warning,) = from_env(REQUEST_RATE_LIMIT_BURST="3").warnings
+    assert "request_rate_limit_per_s" in warning
+    (warning,) = from_env(PRIORITY_AGING_BOOST_INTERVAL_S="3").warnings
+    assert "scheduling.policy = priority" in warning
+    assert from_env(REQUEST_RATE_LIMIT_BURST="3", REQUEST_RATE_LIMIT_PER_S="1").warnings == ()
+    assert from_env(PRIORITY_AGING_BOOST_INTERVAL_S="3", SCHEDULER="priority").warnings == ()
+
+
+def test_a_tree_built_by_hand_is_checked_too() -> None:
+    with pytest.raises(ConfigError):
+        Settings(server=ServerConfig(host="0.0.0.0"))
+    with pytest.raises(ValidationError):
+        Settings(server=ServerConfig(port=70000))
+    with pytest.raises(ValidationError):
+        Settings().server = ServerConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().server.port = 1  # type: ignore[misc]
