@@ -1,0 +1,116 @@
+"""API keys: whether a caller may speak, and which tenant it is.
+
+Only hashes of keys are kept. A key is named, in errors, logs and metrics, by its tenant: `key-` and
+the first eight hexadecimal digits of its SHA-256. That tells keys apart and is useless to call with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+
+from llm_runtime.core.errors import ConfigError, Unauthorized
+
+ANONYMOUS = "anonymous"
+HASH_PREFIX = "sha256:"
+# No key is longer; hashing a header of any length would let strangers spend our time.
+MAX_KEY_BYTES = 1024
+NAME_BYTES = 4
+
+_TENANT = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+_BEARER = re.compile(rb"bearer[ \t]+([!-~]+)[ \t]*", re.IGNORECASE)
+_KEY = re.compile(rb"[!-~]+")
+
+
+class ApiKeys:
+    """The accepted keys, each given as it is or as `sha256:` and 64 hexadecimal digits; none: off.
+
+    Raises ConfigError for a key that no header could carry. Read-only after construction.
+    """
+
+    __slots__ = ("_digests",)
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests: dict[bytes, bytes] = {}
+        for position, key in enumerate(keys, start=1):
+            digest = _digest(key, position)
+            if self._digests.setdefault(digest[:NAME_BYTES], digest) != digest:
+                raise ConfigError(
+                    f"server.api_keys: key number {position} would share its tenant name "
+                    f"({_tenant(digest)}) with another key; replace one of the two"
+                )
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self._digests)
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Every tenant there can be while keys are on."""
+        return tuple(_tenant(digest) for digest in self._digests.values())
+
+    def identify(
+        self,
+        authorization: bytes | None,
+        *,
+        x_api_key: bytes | None = None,
+        x_tenant_id: bytes | None = None,
+    ) -> str:
+        """The caller's tenant, from the values of three headers (None where absent).
+
+        Keys on: by `Authorization: Bearer`, or by `x-api-key` as clients of the Messages API send it
+        where there is no Authorization; raises Unauthorized. Keys off: `x-tenant-id` where it is well
+        formed, else "anonymous".
+        """
+        if not self._digests:
+            if x_tenant_id is None or _TENANT.fullmatch(x_tenant_id) is None:
+                return ANONYMOUS
+            return x_tenant_id.decode("ascii")
+        digest = hashlib.sha256(_presented(authorization, x_api_key)).digest()
+        # The look-up goes by the part of the hash that is public anyway, as the tenant's name; the
+        # comparison that decides takes the same time wherever the hashes differ.
+        accepted = self._digests.get(digest[:NAME_BYTES])
+        if accepted is None or not hmac.compare_digest(accepted, digest):
+            raise Unauthorized("The API key is not valid.")
+        return _tenant(digest)
+
+
+def _presented(authorization: bytes | None, x_api_key: bytes | None) -> bytes:
+    if authorization is not None:
+        match = _BEARER.fullmatch(authorization)
+        if match is None:
+            raise Unauthorized("The Authorization header must be 'Bearer' and an API key.")
+        key = match[1]
+    elif x_api_key is not None:
+        key = x_api_key
+    else:
+        raise Unauthorized("An API key is required: send 'Authorization: Bearer' and the key.")
+    if len(key) > MAX_KEY_BYTES:
+        raise Unauthorized("The API key is not valid.")
+    return key
+
+
+def _digest(key: str, position: int) -> bytes:
+    """The hash of a configured key. The error names the key by its position, never by its text."""
+    if key.startswith(HASH_PREFIX):
+        digits = key.removeprefix(HASH_PREFIX)
+        if _HASH.fullmatch(digits) is None:
+            raise ConfigError(
+                f"server.api_keys: key number {position} starts with {HASH_PREFIX} but 64 hexadecimal "
+                "digits do not follow"
+            )
+        return bytes.fromhex(digits)
+    raw = key.encode("utf-8", "surrogateescape")
+    if len(raw) > MAX_KEY_BYTES or _KEY.fullmatch(raw) is None:
+        raise ConfigError(
+            f"server.api_keys: key number {position} is empty, longer than {MAX_KEY_BYTES} bytes or has a "
+            "character that no Authorization header can carry"
+        )
+    return hashlib.sha256(raw).digest()
+
+
+def _tenant(digest: bytes) -> str:
+    return f"key-{digest[:NAME_BYTES].hex()}"

@@ -1,0 +1,122 @@
+"""`AdmissionController`: composes policies into two gates. All reserve, or all roll back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from functools import partial
+
+from llm_runtime.admission.base import AdmissionPolicy, Load, Reservation
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import RuntimeRequest
+
+# What an identity policy is shown: it judges who asks, before any pool is looked at.
+NO_LOAD = Load(
+    num_waiting=0, num_waiting_tokens=0, num_running=0, num_slots=0, num_free_slots=0, would_wait=False
+)
+
+
+class _State(Enum):
+    OPEN = 0
+    SETTLED = 1
+    ROLLED_BACK = 2
+
+
+class Permit:
+    """What a request holds of the gates it passed. Owned by whoever submitted the request.
+
+    It ends exactly once, by `settle` or `rollback`; a further end changes nothing and is counted in
+    `num_repeated_ends`, which a correct runtime leaves at 0.
+    """
+
+    __slots__ = ("_reservations", "_state", "num_repeated_ends")
+
+    def __init__(self) -> None:
+        self._reservations: list[Reservation] = []
+        self._state = _State.OPEN
+        self.num_repeated_ends = 0
+
+    @property
+    def open(self) -> bool:
+        return self._state is _State.OPEN
+
+    def settle(self, usage: Usage | None) -> None:
+        """Tells every policy the truth, in the order of reserving. None: nothing was computed.
+
+        Raises ExceptionGroup after all were told, if some of them failed.
+        """
+        if self._end(_State.SETTLED):
+            reservations, self._reservations = self._reservations, []
+            _run_all([partial(reservation.settle, usage) for reservation in reservations])
+
+    def rollback(self) -> None:
+        """Undoes every reservation, the latest first: the request did not enter after all.
+
+        Raises ExceptionGroup after all were undone, if some of them failed.
+        """
+        if self._end(_State.ROLLED_BACK):
+            reservations, self._reservations = self._reservations, []
+            _run_all([reservation.rollback for reservation in reversed(reservations)])
+
+    def add(self, reservation: Reservation | None) -> None:
+        """For the controller only: what one more policy has reserved."""
+        if reservation is not None:
+            self._reservations.append(reservation)
+
+    def _end(self, state: _State) -> bool:
+        if self._state is not _State.OPEN:
+            self.num_repeated_ends += 1
+            return False
+        self._state = state
+        return True
+
+
+class AdmissionController:
+    """Owned by the runtime; called on the loop's thread. Policies are asked in the order given.
+
+    identity: who asks and how often; needs no pool. capacity: whether what will be queued may be.
+    """
+
+    __slots__ = ("_capacity", "_identity")
+
+    def __init__(self, identity: Sequence[AdmissionPolicy], capacity: Sequence[AdmissionPolicy]) -> None:
+        self._identity = tuple(identity)
+        self._capacity = tuple(capacity)
+
+    def admit_identity(self, request: RuntimeRequest, now: float) -> Permit:
+        """The first gate. Raises what the refusing policy raised, with nothing left reserved."""
+        permit = Permit()
+        _reserve(self._identity, permit, request, NO_LOAD, now)
+        return permit
+
+    def admit_capacity(self, permit: Permit, request: RuntimeRequest, load: Load, now: float) -> None:
+        """The second gate. Raises what the refusing policy raised; the permit is then rolled back as
+        a whole, the first gate's reservations included, since the request never entered.
+
+        Raises ValueError for a permit that has ended.
+        """
+        if not permit.open:
+            raise ValueError("the permit has ended")
+        _reserve(self._capacity, permit, request, load, now)
+
+
+def _reserve(
+    policies: Iterable[AdmissionPolicy], permit: Permit, request: RuntimeRequest, load: Load, now: float
+) -> None:
+    try:
+        for policy in policies:
+            permit.add(policy.reserve(request, load, now))
+    except BaseException:
+        permit.rollback()
+        raise
+
+
+def _run_all(actions: Iterable[Callable[[], None]]) -> None:
+    errors: list[Exception] = []
+    for action in actions:
+        try:
+            action()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("admission policies failed at the end of a request", errors)
