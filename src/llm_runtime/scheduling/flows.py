@@ -1,0 +1,91 @@
+"""Flows: how the requests of one band share it.
+
+A band with one flow serves them in the flow's order. A fair band has a flow per tenant, each with a
+counter of tokens, and serves the flow with the lowest counter: `take` charges the predicted cost,
+`settle` corrects it by the usage, `push` into an empty flow lifts its counter to the lowest active one.
+The scheduler above sees no difference, because it only ever asks for the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.scheduling.order import LazyHeap, Order, Waiting
+
+Shape = int
+"""What decides whether a request fits: two requests of one shape get the same answer from the same
+capacity. Today the number of slots; whatever else the router filters by has to become part of it."""
+
+
+def shape_of(request: RuntimeRequest) -> Shape:
+    return request.num_slots
+
+
+class Flows(Protocol):
+    """The waiting requests of one band. Owned by the scheduler, which alone calls it."""
+
+    def push(self, entry: Waiting) -> None:
+        """Takes it in. Sets `entry.rank`."""
+        ...
+
+    def drop(self, entry: Waiting) -> None:
+        """It left unserved; `entry.gone` is already set."""
+        ...
+
+    def take(self, entry: Waiting) -> None:
+        """It is dispatched; `entry.gone` is already set."""
+        ...
+
+    def settle(self, entry: Waiting, usage: Usage | None) -> None:
+        """What was taken has left the engine. None: unknown, or nothing was computed."""
+        ...
+
+    def head(self, refused: Collection[Shape]) -> Waiting | None:
+        """Who is next, leaving out the shapes that were already found not to fit."""
+        ...
+
+
+class SingleFlow:
+    """All requests of the band in one order. Implements `Flows`.
+
+    Requests are kept by shape: when the first of a shape does not fit, none behind it does, so a
+    decision looks at one request per shape however many wait.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._by_shape: dict[Shape, LazyHeap] = {}
+
+    def push(self, entry: Waiting) -> None:
+        entry.rank = (self._order(entry.request, entry.queued_at), entry.queued_at, entry.seq)
+        shape = shape_of(entry.request)
+        heap = self._by_shape.get(shape)
+        if heap is None:
+            heap = self._by_shape[shape] = LazyHeap()
+        heap.push(entry.rank, entry)
+
+    def drop(self, entry: Waiting) -> None:
+        shape = shape_of(entry.request)
+        heap = self._by_shape[shape]
+        heap.note_gone()
+        if not heap:
+            del self._by_shape[shape]
+
+    def take(self, entry: Waiting) -> None:
+        self.drop(entry)
+
+    def settle(self, entry: Waiting, usage: Usage | None) -> None:
+        """One flow shares with nobody, so there is nothing to account for."""
+
+    def head(self, refused: Collection[Shape]) -> Waiting | None:
+        first: Waiting | None = None
+        for shape, heap in self._by_shape.items():
+            if shape in refused:
+                continue
+            entry = heap.head()
+            if entry is not None and (first is None or entry.rank < first.rank):
+                first = entry
+        return first

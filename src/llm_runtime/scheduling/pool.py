@@ -1,0 +1,234 @@
+"""`PoolScheduler`: bands x flows x order, batch formation, queue deadlines. Implements `Scheduler`.
+
+What it guarantees: every request added leaves exactly once (dispatched, evicted or removed); between
+two events it answers the same; add, remove and each dispatch cost O(log n), however many wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
+from llm_runtime.scheduling.bands import Bands
+from llm_runtime.scheduling.base import (
+    Capacity,
+    Decision,
+    Dispatched,
+    Eviction,
+    FirstToken,
+    Placement,
+    QueueSnapshot,
+    RequestFinished,
+    Requeued,
+    SchedulingEvent,
+)
+from llm_runtime.scheduling.batching import BatchFormer, Queue
+from llm_runtime.scheduling.flows import Shape, shape_of
+from llm_runtime.scheduling.order import LazyHeap, Waiting
+
+QUEUE_TIMEOUT = "queue_timeout"
+_BEFORE_ALL_SEQ = -(2**53)
+
+
+@dataclass(slots=True)
+class _Totals:
+    num_slots: int = 0
+    num_tokens: int = 0
+    by_class: dict[PriorityClass, int] = field(default_factory=lambda: dict.fromkeys(PriorityClass, 0))
+
+    def count(self, request: RuntimeRequest, sign: int) -> None:
+        self.num_slots += sign * request.num_slots
+        self.num_tokens += sign * (request.num_prompt_tokens + request.max_tokens * request.num_slots)
+        self.by_class[priority_class(request.priority)] += sign
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One decision under way."""
+
+    placed: list[Placement] = field(default_factory=list)
+    num_placed_slots: int = 0
+    refused: set[Shape] = field(default_factory=set)
+    passed_over: list[Waiting] = field(default_factory=list)
+    batch_closed: bool = False
+
+
+class PoolScheduler:
+    """One pool's queue. Owned by its dispatcher, called from the loop's thread only.
+
+    max_skip_s: a request that fits nowhere, first of its shape, may be passed by later ones for so
+    long, counted from the first time one did pass; then nothing passes it until it has run, so that
+    free slots gather for it. That ends of itself when nothing is running any more: then no further slot
+    can become free, and holding the others back would help nobody.
+    """
+
+    def __init__(self, bands: Bands, batching: BatchFormer, *, max_skip_s: float) -> None:
+        self._bands = bands
+        self._batching = batching
+        self._max_skip_s = max_skip_s
+        self._waiting: dict[str, Waiting] = {}
+        self._running: dict[str, tuple[Waiting, float]] = {}  # with the instant it was dispatched
+        self._by_age = LazyHeap()
+        self._by_deadline = LazyHeap()
+        self._totals = _Totals()
+        self._next_seq = 0
+        self._next_early_seq = _BEFORE_ALL_SEQ
+
+    # ---- in and out
+
+    def add(self, request: RuntimeRequest, now: float) -> None:
+        if request.id in self._waiting:
+            raise ValueError(f"request {request.id} is already queued")
+        queue_s = request.limits.queue_s
+        deadline_at = None if queue_s is None else now + queue_s
+        self._push(Waiting(request, now, self._next_seq, deadline_at))
+        self._next_seq += 1
+        self._batching.arrived(len(self._waiting), now)
+
+    def remove(self, request_id: str, now: float) -> bool:
+        entry = self._waiting.get(request_id)
+        if entry is None:
+            return False
+        self._forget(entry)
+        self._bands.drop(entry)
+        return True
+
+    def observe(self, event: SchedulingEvent, now: float) -> None:
+        match event:
+            case Dispatched(request_id, replica):
+                self._batching.dispatched(request_id, replica, now)
+            case RequestFinished(request_id, usage):
+                self._batching.finished(request_id, now)
+                running = self._running.pop(request_id, None)
+                if running is not None:
+                    self._bands.settle(running[0], usage)
+            case Requeued(request, queued_at):
+                self._requeue(request, queued_at, now)
+            case FirstToken():
+                pass  # no policy here depends on it
+
+    def _requeue(self, request: RuntimeRequest, queued_at: float, now: float) -> None:
+        """Back to its old place. Time spent on the engine does not count against its waiting limit."""
+        if request.id in self._waiting:
+            return
+        self._batching.finished(request.id, now, served=False)
+        entry = Waiting(request, queued_at, self._next_early_seq)
+        self._next_early_seq += 1
+        queue_s = request.limits.queue_s
+        running = self._running.pop(request.id, None)
+        if running is not None:
+            before, dispatched_at = running
+            self._bands.settle(before, None)
+            entry.seq = before.seq
+            if before.deadline_at is not None:
+                entry.deadline_at = now + (before.deadline_at - dispatched_at)
+        elif queue_s is not None:
+            entry.deadline_at = now + queue_s
+        self._push(entry)
+
+    def _push(self, entry: Waiting) -> None:
+        self._waiting[entry.request.id] = entry
+        self._bands.push(entry)
+        self._by_age.push((entry.queued_at, entry.seq), entry)
+        if entry.deadline_at is not None:
+            self._by_deadline.push((entry.deadline_at, entry.seq), entry)
+        self._totals.count(entry.request, +1)
+
+    def _forget(self, entry: Waiting) -> None:
+        """Takes it out of everything but the bands."""
+        entry.gone = True
+        del self._waiting[entry.request.id]
+        self._by_age.note_gone()
+        if entry.deadline_at is not None:
+            self._by_deadline.note_gone()
+        self._totals.count(entry.request, -1)
+
+    # ---- deciding
+
+    def decide(self, now: float, capacity: Capacity) -> Decision:
+        evict = self._evict_expired(now)
+        if not self._waiting or capacity.exhausted:
+            return Decision(evict=evict, wake_at=self._next_deadline())
+        limit = capacity.batch_limit
+        if limit is not None:
+            queue = Queue(len(self._waiting), self._totals.num_slots, limit, self._next_deadline())
+            held_until = self._batching.hold_until(queue, now)
+            if held_until is not None:
+                return Decision(evict=evict, wake_at=held_until)
+        decided = self._place(now, capacity, limit)
+        if limit is not None and decided.placed:
+            self._batching.released()
+        again = decided.batch_closed and not capacity.exhausted
+        return Decision(
+            dispatch=tuple(decided.placed), evict=evict, wake_at=now if again else self._next_deadline()
+        )
+
+    def _evict_expired(self, now: float) -> tuple[Eviction, ...]:
+        evicted: list[Eviction] = []
+        while (entry := self._by_deadline.head()) is not None:
+            assert entry.deadline_at is not None
+            if entry.deadline_at > now:
+                break
+            self._forget(entry)
+            self._bands.drop(entry)
+            evicted.append(Eviction(entry.request.id, QUEUE_TIMEOUT))
+        return tuple(evicted)
+
+    def _next_deadline(self) -> float | None:
+        entry = self._by_deadline.head()
+        return None if entry is None else entry.deadline_at
+
+    def _place(self, now: float, capacity: Capacity, limit: int | None) -> _Pass:
+        decided = _Pass()
+        while not capacity.exhausted:
+            entry = self._bands.head(decided.refused)
+            if entry is None:
+                break
+            request = entry.request
+            if limit is not None and not self._batching.may_add(
+                len(decided.placed), decided.num_placed_slots, request.num_slots, limit
+            ):
+                decided.batch_closed = True
+                decided.refused.add(shape_of(request))
+                continue
+            replica = capacity.place(request)
+            if replica is not None:
+                self._take(entry, replica, decided, now)
+            elif self._blocks(entry, now):
+                break
+            else:
+                decided.refused.add(shape_of(request))
+                decided.passed_over.append(entry)
+        return decided
+
+    def _blocks(self, entry: Waiting, now: float) -> bool:
+        """Whether an entry that does not fit may no longer be passed."""
+        since = now if entry.passed_since is None else entry.passed_since
+        return bool(self._running) and now >= since + self._max_skip_s
+
+    def _take(self, entry: Waiting, replica: str, decided: _Pass, now: float) -> None:
+        for passed in decided.passed_over:
+            if passed.passed_since is None:
+                passed.passed_since = now
+        self._forget(entry)
+        self._bands.take(entry)
+        self._running[entry.request.id] = (entry, now)
+        decided.placed.append(Placement(entry.request.id, replica))
+        decided.num_placed_slots += entry.request.num_slots
+
+    # ---- looking
+
+    def snapshot(self, now: float) -> QueueSnapshot:
+        oldest = self._by_age.head()
+        return QueueSnapshot(
+            num_waiting=len(self._waiting),
+            num_waiting_slots=self._totals.num_slots,
+            num_waiting_tokens=self._totals.num_tokens,
+            oldest_wait_s=0.0 if oldest is None else max(now - oldest.queued_at, 0.0),
+            waiting_by_class={cls.value: num for cls, num in self._totals.by_class.items()},
+            details={
+                "num_running": len(self._running),
+                "batch_service_s": self._batching.service_s,
+                "batch_join_chance": self._batching.join_chance,
+            },
+        )
