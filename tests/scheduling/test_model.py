@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
-from hypothesis import settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from tests.scheduling.pools import FakePool, FakeReplica, make_request
 
-MAX_SKIP_S = 1.0
+MAX_SKIP_S = 0.25
 INTERVAL_S = 0.5
 BASE = SchedulingConfig(max_skip_s=MAX_SKIP_S)
 CONFIGS = [
@@ -82,24 +83,16 @@ class Model:
         return [i.id for i in dispatched], [i.id for i in due], min(deadlines, default=None)
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(config=st.sampled_from(CONFIGS), num_slots=st.integers(1, 6))
-    def build(self, config: SchedulingConfig, num_slots: int) -> None:
+class Both:
+    """The scheduler and the model side by side. `left` counts how often each request left for good."""
+
+    def __init__(self, config: SchedulingConfig, num_slots: int) -> None:
         self.now = 0.0
         self.pool = FakePool(build_scheduler(config), FakeReplica(num_slots))
         self.model = Model(config)
         self.num_added = 0
         self.left: Counter[str] = Counter()
 
-    @rule(seconds=st.sampled_from([0.0, 0.25, 0.5, 1.5]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule(
-        level=st.integers(0, 9),
-        num_slots=st.sampled_from([1, 1, 1, 2, 4]),
-        queue_s=st.sampled_from([None, None, 0.25, 1.0, 3.0]),
-    )
     def add(self, level: int, num_slots: int, queue_s: float | None) -> None:
         name = str(self.num_added)
         self.pool.add(make_request(name, priority=level, num_slots=num_slots, queue_s=queue_s), self.now)
@@ -107,7 +100,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.model.waiting.append(Item(name, level, num_slots, self.now, self.num_added, deadline_at))
         self.num_added += 1
 
-    @rule()
     def decide(self) -> None:
         num_free = self.pool.replicas["r0"].num_free
         decision = self.pool.decide(self.now)
@@ -117,35 +109,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert decision.wake_at == wake_at
         self.left.update(evicted)
 
-    @precondition(lambda self: self.model.waiting)
-    @rule(data=st.data())
-    def remove(self, data: st.DataObject) -> None:
-        item = data.draw(st.sampled_from(self.model.waiting))
-        assert self.pool.scheduler.remove(item.id, self.now)
-        self.model.waiting.remove(item)
-        self.left[item.id] += 1
+    def remove(self, pick: int) -> None:
+        waiting = self.model.waiting
+        if waiting:
+            item = waiting.pop(pick % len(waiting))
+            assert self.pool.scheduler.remove(item.id, self.now)
+            self.left[item.id] += 1
 
-    @precondition(lambda self: self.model.running)
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.model.running)))
-        self.pool.finish(name, self.now)
-        del self.model.running[name]
-        self.left[name] += 1
+    def finish(self, pick: int) -> None:
+        if item := self._pop_running(pick):
+            self.pool.finish(item.id, self.now)
+            self.left[item.id] += 1
 
-    @precondition(lambda self: self.model.running)
-    @rule(data=st.data())
-    def requeue(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.model.running)))
-        self.pool.requeue(name, self.now)
-        item = self.model.running.pop(name)
-        item.passed_since = None
-        if item.deadline_at is not None:
-            item.deadline_at = self.now + (item.deadline_at - item.dispatched_at)
-        self.model.waiting.append(item)
+    def requeue(self, pick: int) -> None:
+        if item := self._pop_running(pick):
+            self.pool.requeue(item.id, self.now)
+            item.passed_since = None
+            if item.deadline_at is not None:
+                item.deadline_at = self.now + (item.deadline_at - item.dispatched_at)
+            self.model.waiting.append(item)
 
-    @invariant()
-    def totals_agree(self) -> None:
+    def _pop_running(self, pick: int) -> Item | None:
+        running = self.model.running
+        return running.pop(list(running)[pick % len(running)]) if running else None
+
+    def check_totals(self) -> None:
         snapshot = self.pool.scheduler.snapshot(self.now)
         waiting = self.model.waiting
         assert snapshot.num_waiting == len(waiting)
@@ -153,15 +141,47 @@ class SchedulerMachine(RuleBasedStateMachine):
         oldest = min((item.queued_at for item in waiting), default=self.now)
         assert snapshot.oldest_wait_s == self.now - oldest
 
-    def teardown(self) -> None:
-        if not hasattr(self, "model"):
-            return
-        for item in self.model.waiting:
-            assert self.pool.scheduler.remove(item.id, self.now)
-            self.left[item.id] += 1
-        self.left.update(self.model.running)
+    def drain(self) -> None:
+        while self.model.waiting:
+            self.remove(0)
+        while self.model.running:
+            self.finish(0)
         assert self.left == Counter(str(index) for index in range(self.num_added))
+        assert self.pool.scheduler.snapshot(self.now).num_waiting == 0
 
 
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+PICK = st.integers(0, 50)
+ADD = st.tuples(
+    st.just("add"),
+    st.integers(0, 9),
+    st.sampled_from([1, 1, 2, 4]),
+    st.sampled_from([None, None, None, None, 0.25, 3.0]),
+)
+STEP = st.one_of(
+    ADD,
+    ADD,
+    ADD,
+    ADD,
+    st.tuples(st.just("finish"), PICK),
+    st.tuples(st.just("finish"), PICK),
+    st.tuples(st.sampled_from(["requeue", "remove"]), PICK),
+    st.tuples(st.just("pass"), st.sampled_from([0.25, 0.5, 1.0])),
+)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["fifo", "priority", "ageing"])
+@settings(max_examples=60, deadline=None)
+@given(num_slots=st.integers(3, 6), steps=st.lists(STEP, min_size=60, max_size=120))
+def test_decisions_equal_the_model(
+    config: SchedulingConfig, num_slots: int, steps: list[tuple[Any, ...]]
+) -> None:
+    both = Both(config, num_slots)
+    for number, (what, *arguments) in enumerate(steps):
+        if what == "pass":
+            both.now += arguments[0]
+        else:
+            getattr(both, what)(*arguments)
+        if number % 3:  # sometimes several things happen before anybody asks
+            both.decide()
+        both.check_totals()
+    both.drain()
