@@ -1,0 +1,47 @@
+"""`llm-runtime models`: which model files are here, where they are, and bringing the builtin one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from llm_runtime.core.errors import ConfigError
+from llm_runtime.engines.assets import ModelStore, StoredModel
+from llm_runtime.engines.download_bar import download_bar
+
+_SOURCES = {
+    "package": "installed with the package",
+    "cache": "in the model folder",
+    "absent": "not here; `llm-runtime models pull` brings it",
+}
+
+
+def pull(store: ModelStore, ref: str) -> Path:
+    with download_bar(f"Fetching {ref}") as report:
+        return store.pull(ref, report)
+
+
+def table(store: ModelStore) -> Iterator[str]:
+    models = store.models()
+    width = max(len(model.ref) for model in models)
+    for model in models:
+        yield f"{model.ref:<{width}}  {model.num_bytes / 1e6:>9,.1f} MB  {_SOURCES[model.source]}"
+
+
+def path(store: ModelStore, name: str) -> Path:
+    """The file of a model named as the list names it, by its short name, or by its file's name.
+
+    Raises ConfigError where there is none.
+    """
+    for model in store.models():
+        if name in _names(model):
+            if model.path is None:
+                raise ConfigError(f"{model.ref} is not here; `llm-runtime models pull {model.ref}` brings it")
+            return model.path
+    known = ", ".join(model.ref for model in store.models())
+    raise ConfigError(f"no model is called {name!r}; there is {known}")
+
+
+def _names(model: StoredModel) -> set[str]:
+    names = {model.ref, model.ref.removeprefix("builtin:")}
+    return names if model.path is None else names | {model.path.name, model.path.stem}
