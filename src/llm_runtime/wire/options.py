@@ -1,0 +1,69 @@
+"""What a reader of an engine's answer must know about the request and about the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from llm_runtime.core.request import EndpointKind
+
+TEXT_FINISH_REASONS = frozenset({"stop", "length", "content_filter"})
+CHAT_FINISH_REASONS = TEXT_FINISH_REASONS | {"tool_calls", "function_call"}
+
+FINISH_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "eos": "stop",
+        "eos_token": "stop",
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "max_tokens": "length",
+        "model_length": "length",
+        "tool_use": "tool_calls",
+        "safety": "content_filter",
+    }
+)
+"""What engines say for the reasons OpenAI knows. Any other word is a failure, never a `stop`."""
+
+ENGINE_MEMBERS = frozenset({"timings", "prompt_progress", "__verbose"})
+"""Top-level members that are the engine's own business."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayOptions:
+    """One request as the wire sees it, and the quirks of the engine that answers.
+
+    id, created: ours, used where the engine has none. keep_engine_id: keep the first id it says.
+    model: always the one shown.
+    include_usage: the client asked for the usage event of a stream.
+    num_choices: answers expected (n x num_prompts).
+    prompt_tokens_estimate: for an engine that never reports usage.
+    usage_per_choice: see UsageMeter. translate_logprobs: legacy completions come with logprobs in
+    chat shape (llama.cpp). strip_members: top-level members that clients never see.
+    """
+
+    kind: EndpointKind
+    id: str
+    created: int
+    model: str
+    include_usage: bool = False
+    num_choices: int = 1
+    num_prompts: int = 1
+    prompt_tokens_estimate: int = 0
+    keep_engine_id: bool = True
+    usage_per_choice: bool = False
+    translate_logprobs: bool = False
+    strip_members: frozenset[str] = ENGINE_MEMBERS
+    finish_aliases: Mapping[str, str] = field(default_factory=lambda: FINISH_ALIASES)
+
+    @property
+    def finish_reasons(self) -> frozenset[str]:
+        return CHAT_FINISH_REASONS if self.kind is EndpointKind.CHAT else TEXT_FINISH_REASONS
+
+    @property
+    def chunk_object(self) -> str:
+        return "chat.completion.chunk" if self.kind is EndpointKind.CHAT else "text_completion"
+
+    @property
+    def body_object(self) -> str:
+        return "chat.completion" if self.kind is EndpointKind.CHAT else "text_completion"

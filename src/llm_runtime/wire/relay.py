@@ -1,0 +1,227 @@
+"""An engine's stream, made fit for the client, for the price of a byte compare per event.
+
+Three modes, chosen event by event. *Relay*: the event is a known envelope around a string, and goes
+on as read. *Rewrite*: a known envelope whose canonical form differs (the engine's clock ticked, the
+client sees another model name): the string goes on between other ends. *Inspect*: everything else
+is parsed: the first event of each kind, roles, finish, usage, progress, errors, log probabilities.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from llm_runtime.core.errors import BackendProtocolError, LLMRuntimeError
+from llm_runtime.core.outcome import Usage
+from llm_runtime.wire.envelope import STRING_INSIDE, Envelope, learn
+from llm_runtime.wire.events import ChunkNormaliser, Progress
+from llm_runtime.wire.options import RelayOptions
+from llm_runtime.wire.sse import DONE, Mark, NotAnEventStream, SseSplitter, is_utf8, read_event
+
+_MAX_ENVELOPES = 512
+
+_is_string_inside = STRING_INSIDE.fullmatch
+
+
+class StreamRelay:
+    """Owned by one request's engine stream; `feed` is called by the task that pulls it, nobody else.
+
+    Output is always complete events, `[DONE]` last and only after every choice has finished. Output
+    does not depend on how the input was cut into reads.
+
+    has_token: the last `feed` brought content, reasoning or tool-call tokens.
+    failure: the stream failed, though the last `feed` still had events to send; the next call
+        raises it. done: `[DONE]` is out, nothing more will come.
+    """
+
+    __slots__ = (
+        "_envelopes",
+        "_last",
+        "_normaliser",
+        "_num_relayed",
+        "_options",
+        "_prefix_lengths",
+        "_splitter",
+        "done",
+        "failure",
+        "has_token",
+    )
+
+    def __init__(self, options: RelayOptions) -> None:
+        self._options = options
+        self._normaliser = ChunkNormaliser(options)
+        self._splitter = SseSplitter()
+        self._last: Envelope | None = None
+        self._envelopes: dict[bytes, Envelope] = {}
+        self._prefix_lengths: tuple[int, ...] = ()
+        self._num_relayed = 0
+        self.has_token = False
+        self.done = False
+        self.failure: LLMRuntimeError | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes to send for one read of the engine's stream; b"" when nothing is due yet.
+
+        Raises BackendError (or what an `error` event means) once; after that, as after `[DONE]`,
+        the relay is at its end.
+        """
+        last = self._last
+        if last is not None and not self._splitter.tail:
+            prefix, suffix = last.prefix, last.suffix
+            if data.startswith(prefix) and data.endswith(suffix):
+                start, end = len(prefix), len(data) - len(suffix)
+                if end > start and _is_string_inside(data, start, end) and is_utf8(data):
+                    self.has_token = True
+                    self._num_relayed += 1
+                    if last.as_read:
+                        return data
+                    return last.new_prefix + data[start:end] + last.new_suffix
+        return self._feed_events(data)
+
+    def eof(self) -> bytes:
+        """The engine closed the stream: what is left to send. Raises BackendError if it was cut."""
+        self.has_token = False
+        if self.failure is not None:
+            raise self.failure
+        if self.done:
+            return b""
+        try:
+            out = self._left_over(self._splitter.flush())
+            if self.done:
+                return out
+            self._normaliser.require_complete()
+        except LLMRuntimeError as error:
+            raise self._fail(error) from None
+        return out + self._end()
+
+    @property
+    def usage(self) -> Usage | None:
+        """None until the engine reported it; at the end an estimate if it never did."""
+        total = self._normaliser.meter.total()
+        return self.spent() if total is None and self.done else total
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of choice 0."""
+        return self._normaliser.finished.get(0)
+
+    @property
+    def progress(self) -> Progress | None:
+        return self._normaliser.progress
+
+    @property
+    def num_token_events(self) -> int:
+        return self._normaliser.num_token_events + self._num_relayed
+
+    def spent(self) -> Usage:
+        """Usage so far, of a stream that may have been cut; estimated where the engine has not said."""
+        self._settle_counts()
+        return self._normaliser.spent()
+
+    def _settle_counts(self) -> None:
+        self._normaliser.num_token_events += self._num_relayed
+        self._num_relayed = 0
+
+    def _feed_events(self, data: bytes) -> bytes:
+        self.has_token = False
+        if self.failure is not None:
+            raise self.failure
+        if self.done:
+            return b""
+        out: list[bytes] = []
+        try:
+            for event in self._splitter.feed(data):
+                if self.done:
+                    break
+                out.append(self._event(event))
+        except LLMRuntimeError as error:
+            self._fail(error)
+            if not any(out):
+                raise
+        return b"".join(out)
+
+    def _event(self, event: bytes) -> bytes:
+        envelope = self._known(event)
+        if envelope is None:
+            return self._inspect(event)
+        start, end = len(envelope.prefix), len(event) - len(envelope.suffix)
+        self._last = envelope
+        if end > start:
+            self.has_token = True
+            self._num_relayed += 1
+        if envelope.as_read:
+            return event
+        return envelope.new_prefix + event[start:end] + envelope.new_suffix
+
+    def _known(self, event: bytes) -> Envelope | None:
+        for length in self._prefix_lengths:
+            envelope = self._envelopes.get(event[:length])
+            if envelope is not None and event.endswith(envelope.suffix):
+                end = len(event) - len(envelope.suffix)
+                if end >= length and _is_string_inside(event, length, end) and is_utf8(event):
+                    return envelope
+        return None
+
+    def _inspect(self, event: bytes) -> bytes:
+        parsed = read_event(event)
+        if parsed is None:
+            return b""
+        if parsed is Mark.END:
+            self._normaliser.require_complete()
+            return self._end()
+        normaliser = self._normaliser
+        changed = normaliser.accept(parsed)
+        if changed is None:
+            return b""
+        self.has_token |= normaliser.has_token
+        if normaliser.finished:
+            self._forget_finished()
+        if event.startswith(b"data:") and event.count(b"\n") == 2 and is_utf8(event):
+            self._learn(event, parsed, changed=changed)
+            if not changed:
+                return event
+        return b"data: " + orjson.dumps(parsed) + b"\n\n"
+
+    def _left_over(self, event: bytes) -> bytes:
+        """An event that the end of the stream cut from its blank line; half of one is no event."""
+        try:
+            return self._event(event) if event else b""
+        except NotAnEventStream:
+            raise
+        except BackendProtocolError:
+            return b""
+
+    def _learn(self, raw: bytes, event: dict[str, Any], *, changed: bool) -> None:
+        envelope = learn(raw, event, changed=changed)
+        if envelope is None:
+            return
+        if len(self._envelopes) >= _MAX_ENVELOPES:
+            self._envelopes.clear()
+        self._envelopes[envelope.prefix] = envelope
+        length = len(envelope.prefix)
+        if length not in self._prefix_lengths:
+            self._prefix_lengths += (length,)
+        self._last = envelope
+
+    def _forget_finished(self) -> None:
+        """Text after a choice's end must not pass unseen."""
+        finished = self._normaliser.finished
+        for prefix in [p for p, e in self._envelopes.items() if e.choice_index in finished]:
+            del self._envelopes[prefix]
+        if self._last is not None and self._last.choice_index in finished:
+            self._last = None
+
+    def _end(self) -> bytes:
+        self._settle_counts()
+        self._forget_finished()
+        self.done = True
+        if not self._options.include_usage:
+            return DONE
+        return b"data: " + orjson.dumps(self._normaliser.usage_event()) + b"\n\n" + DONE
+
+    def _fail(self, error: LLMRuntimeError) -> LLMRuntimeError:
+        self.failure = error
+        self._last = None
+        self._envelopes.clear()
+        return error
