@@ -138,3 +138,25 @@ def test_an_unknown_policy_is_refused_by_name() -> None:
     config = SchedulingConfig(policy=cast("Preset", "sjf"))
     with pytest.raises(ConfigError, match=r"'sjf'.*fifo, priority"):
         build_scheduler(config)
+
+
+def test_without_batching_every_idle_engine_gets_one_request() -> None:
+    config = SchedulingConfig(enable_batching=False)
+    pool = FakePool(build_scheduler(config), FakeReplica(8, static=True), FakeReplica(4, static=True))
+    for name in ("a", "b", "c"):
+        pool.add(make_request(name), 1.0)
+    decision = pool.decide(1.0)
+    assert [placement.request_id for placement in decision.dispatch] == ["a"]
+    assert decision.wake_at == 1.0
+    assert pool.dispatch(1.0) == ["b"]
+    assert pool.dispatch(1.0) == []
+    assert {len(replica.running) for replica in pool.replicas.values()} == {1}
+
+
+def test_our_limit_bounds_the_batch_of_a_larger_engine() -> None:
+    config = SchedulingConfig(max_batch_size=3, batch_timeout_ms=0.0)
+    pool = FakePool(build_scheduler(config), FakeReplica(8, static=True))
+    for index in range(5):
+        pool.scheduler.add(make_request(str(index)), 1.0)
+        pool.requests[str(index)] = make_request(str(index))
+    assert pool.dispatch(1.0) == ["0", "1", "2"]

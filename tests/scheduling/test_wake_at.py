@@ -1,4 +1,8 @@
-"""`wake_at` is exact: earlier nothing is due, at that instant something is."""
+"""`wake_at` is exact: earlier nothing is due, at that instant something is.
+
+One exception: a decision that closed a batch by our own limit asks to be called again at once, because
+only the next one can tell whether another engine is idle.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ def test_wake_at_is_exact(
             if between < wake_at:
                 assert not _did_something(pool.decide(between))
             decision = pool.decide(wake_at)
-            assert _did_something(decision), "woken for nothing"
+            assert _did_something(decision) or wake_at == now, "woken for nothing"
             now, wake_at = wake_at, decision.wake_at
             target = max(target, now)
         elif wake_at is not None and what == "wake":

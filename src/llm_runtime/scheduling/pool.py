@@ -51,6 +51,7 @@ class _Pass:
     refused: set[Shape] = field(default_factory=set)
     passed_over: list[Waiting] = field(default_factory=list)
     batch_closed: bool = False
+    """Our own limit ended the batch. Whether another engine is idle shows only in the next decision."""
 
 
 class PoolScheduler:
