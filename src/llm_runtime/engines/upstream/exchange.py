@@ -1,0 +1,181 @@
+"""One request and its answer, as the caller sees it.
+
+Everything here is moved by the connection's callbacks; the caller only waits on one future, and
+only when nothing has arrived yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from llm_runtime.core.errors import BackendError, LLMRuntimeError
+
+
+class Carrier(Protocol):
+    """What an exchange may ask of the connection (or of the attempt to get one) below it."""
+
+    def resume(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Exchange:
+    """Owned by whoever made the request, who reads it from one task at a time or aborts it.
+
+    on_first_byte: called once, when the first byte of an answer arrives, read or not.
+    on_closed: called once, when no more bytes will come: answered in full, failed, or aborted.
+    Both are called from the loop and must not raise.
+    """
+
+    __slots__ = (
+        "_carrier",
+        "_error",
+        "_loop",
+        "_parts",
+        "_poked",
+        "_waiter",
+        "ended",
+        "has_started",
+        "headers",
+        "lost",
+        "num_buffered",
+        "on_closed",
+        "on_first_byte",
+        "payload",
+        "same_process",
+        "status",
+    )
+
+    def __init__(self, payload: bytes, same_process: Callable[[], bool] | None) -> None:
+        """payload: the whole encoded request, kept until an answer begins (it may be sent twice)."""
+        self.payload = payload
+        self.same_process = same_process
+        self.status = 0
+        """0 until the head of the answer is there."""
+        self.headers: dict[bytes, bytes] = {}
+        """Of the answer; names in lower case, values of repeated ones joined with a comma."""
+        self.has_started = False
+        """Whether any byte of an answer arrived."""
+        self.ended = False
+        """Whether no more bytes will come; what has arrived may still have to be read."""
+        self.lost = False
+        """Whether the connection went away under it: perhaps the engine died of this request."""
+        self.num_buffered = 0
+        """Body bytes that arrived and are not read yet."""
+        self.on_first_byte: Callable[[], None] | None = None
+        self.on_closed: Callable[[], None] | None = None
+        self._carrier: Carrier | None = None
+        self._error: LLMRuntimeError | None = None
+        self._parts: list[bytes] = []
+        self._poked = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def head(self) -> bool:
+        """Waits for status and headers: True when they are there, False after `poke`.
+
+        Raises BackendUnavailable when nobody took the request, BackendProtocolError for an answer
+        that is not HTTP, BackendError when the connection was lost or the exchange aborted.
+        """
+        while not self.status:
+            if self._poked:
+                self._poked = False
+                return False
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        return True
+
+    async def read(self) -> bytes | None:
+        """All body bytes that arrived since the last read; None at the end, b"" after `poke`.
+
+        Raises what `head` raises, after everything that arrived before the failure was returned.
+        """
+        parts = self._parts
+        while not parts:
+            if self._poked:
+                self._poked = False
+                return b""
+            if self._error is not None:
+                raise self._error
+            if self.ended:
+                return None
+            await self._wait()
+        self._poked = False
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self.num_buffered = 0
+        if self._carrier is not None:
+            self._carrier.resume()
+        return data
+
+    async def read_all(self) -> bytes:
+        """The rest of the body, for short answers; pokes do not end it."""
+        whole = []
+        while (part := await self.read()) is not None:
+            whole.append(part)
+        return b"".join(whole)
+
+    def poke(self) -> None:
+        """Makes a pending or else the next `head` or `read` return at once."""
+        self._poked = True
+        self._wake()
+
+    def abort(self) -> None:
+        """Closes the connection now; for the engine this is the wish to stop. Harmless at the end."""
+        if not self.ended:
+            carrier = self._carrier
+            self.fail(BackendError("The request to the engine was given up.", reason="upstream_aborted"))
+            if carrier is not None:
+                carrier.abort()
+
+    # From here on: called by the connection and the pool.
+
+    def carried_by(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+
+    def started(self) -> None:
+        self.has_started = True
+        self.payload = b""
+        if self.on_first_byte is not None:
+            self.on_first_byte()
+
+    def append(self, body: bytes) -> None:
+        """Adds body bytes; the caller wakes the reader once for all of one arrival."""
+        self._parts.append(body)
+        self.num_buffered += len(body)
+
+    def arrived(self) -> None:
+        self._wake()
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        if not self.ended:
+            self.ended = True
+            self._carrier = None
+            self._wake()
+            if self.on_closed is not None:
+                self.on_closed()
+
+    def fail(self, error: LLMRuntimeError, *, lost: bool = False) -> None:
+        if not self.ended:
+            self._error = error
+            self.lost = lost
+            self.payload = b""
+            self.finish()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
