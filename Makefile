@@ -1,0 +1,60 @@
+# Everything a person types here works on Linux and macOS with Python 3.11 or newer, with or without uv.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+ARGS ?=
+UV ?= $(shell command -v uv || echo .venv/bin/uv)
+
+VENV := .venv
+BIN := $(VENV)/bin
+# What is installed is keyed by content, not by dates, so a fresh checkout of the same pins is no change.
+KEY := $(shell cat pyproject.toml requirements/*.txt scripts/setup.sh | cksum | tr -d ' ')
+RUNTIME := $(VENV)/.runtime-$(KEY)
+DEV := $(VENV)/.dev-$(KEY)
+
+.PHONY: help setup setup-dev serve test check fix docs pins clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(RUNTIME) ## Make .venv with what serving needs, the model included
+setup-dev: $(DEV) ## The same, with the development tools
+
+serve: $(RUNTIME) ## Serve the embedded model on port 8000 (ARGS="--port 9000")
+	@exec $(BIN)/llm-runtime serve $(ARGS)
+
+test: $(DEV) ## Run the tests (ARGS="tests/scheduling -k fair")
+	@exec $(BIN)/pytest $(ARGS)
+
+check: $(DEV) ## Lint, format, types, layers, module size, generated pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_module_size.py src tests scripts
+	$(BIN)/python scripts/config_docs.py --check
+
+fix: $(DEV) ## Repair what can be repaired mechanically
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/python scripts/config_docs.py
+
+docs: $(DEV) ## Write the generated parts of the documentation
+	$(BIN)/python scripts/config_docs.py
+
+pins: ## Resolve requirements/*.txt anew; ARGS=--upgrade takes newer versions
+	@UV=$(UV) scripts/pins.sh $(ARGS)
+
+clean: ## Remove .venv and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUNTIME):
+	@PYTHON=$(PYTHON) scripts/setup.sh runtime
+	@rm -f $(VENV)/.runtime-* && touch $@
+
+$(DEV):
+	@PYTHON=$(PYTHON) scripts/setup.sh dev
+	@rm -f $(VENV)/.runtime-* $(VENV)/.dev-* && touch $(RUNTIME) $@
