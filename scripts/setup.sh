@@ -13,7 +13,10 @@ new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev
 
 find_python() {
   for candidate in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
-    if new_enough "$candidate"; then echo "$candidate"; return; fi
+    if new_enough "$candidate"; then
+      "$candidate" -c 'import sys; print(sys.executable)'
+      return
+    fi
   done
 }
 
