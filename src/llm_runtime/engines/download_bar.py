@@ -34,4 +34,5 @@ def download_bar(label: str) -> Iterator[Report]:
     try:
         yield report
     finally:
-        progress.stop()
+        if begun:
+            progress.stop()
