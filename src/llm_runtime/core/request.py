@@ -58,7 +58,8 @@ class RuntimeRequest:
     """One validated request.
 
     num_slots: engine sequences it occupies at once (n x prompts x best_of).
-    num_prompt_tokens: estimate from the body's bytes; the engine's usage is the truth.
+    num_prompt_tokens: estimate from num_prompt_bytes, the text's UTF-8 bytes; the engine's usage is
+        the truth.
     max_tokens: cap on generated tokens of one sequence, always set (>= 1).
     body: the client's JSON object after validation; our own fields are already taken out.
     include_usage: the client asked for the usage event of a stream.
@@ -78,4 +79,5 @@ class RuntimeRequest:
     include_usage: bool = False
     num_slots: int = 1
     num_prompt_tokens: int = 1
+    num_prompt_bytes: int = 0
     max_tokens: int = 1

@@ -1,0 +1,26 @@
+"""What the routes need, handed over by the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_runtime.admission.auth import ApiKeys
+from llm_runtime.admission.estimate import TokenEstimator
+from llm_runtime.core.events import Events
+from llm_runtime.runtime.runtime import Runtime
+from llm_runtime.telemetry.families import Sources
+from llm_runtime.telemetry.prometheus import PrometheusExporter
+from llm_runtime.web.config import ServerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    runtime: Runtime
+    keys: ApiKeys
+    estimator: TokenEstimator
+    events: Events
+    server: ServerConfig
+    default_max_tokens: int
+    metrics: Sources
+    exporter: PrometheusExporter
+    version: str

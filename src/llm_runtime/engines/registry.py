@@ -1,0 +1,60 @@
+"""Backends by name; an adapter and its libraries are imported only when it is the one asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llm_runtime.core.clock import Clock
+from llm_runtime.engines.base import Backend
+from llm_runtime.engines.config import BackendKind, EnginesConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """model_path: the resolved weights, None for engines without any. max_batch_size: for engines
+    that do not batch themselves. model_created: Unix seconds."""
+
+    config: EnginesConfig
+    model_name: str
+    model_path: Path | None
+    model_created: int
+    max_batch_size: int
+    clock: Clock
+
+
+def _mock(spec: BackendSpec) -> Backend:
+    from llm_runtime.engines.mock import MockBackend
+
+    return MockBackend(
+        spec.config.mock,
+        model=spec.model_name,
+        num_slots=spec.max_batch_size,
+        model_created=spec.model_created,
+        clock=spec.clock,
+    )
+
+
+def _llama_cpp(spec: BackendSpec) -> Backend:
+    from llm_runtime.engines.llama_cpp.backend import LlamaCppBackend
+
+    assert spec.model_path is not None
+    return LlamaCppBackend(
+        spec.config.llama_cpp,
+        spec.config.supervision,
+        model=spec.model_name,
+        model_path=spec.model_path,
+        model_created=spec.model_created,
+        clock=spec.clock,
+    )
+
+
+_BUILDERS: dict[BackendKind, Callable[[BackendSpec], Backend]] = {"mock": _mock, "llama.cpp": _llama_cpp}
+
+NEEDS_WEIGHTS: frozenset[BackendKind] = frozenset({"llama.cpp"})
+
+
+def build_backend(spec: BackendSpec) -> Backend:
+    """The backend of `spec.config.backend`; it is built, not started."""
+    return _BUILDERS[spec.config.backend](spec)

@@ -1,0 +1,283 @@
+"""Composition root: builds every object and runs the server. `uvicorn llm_runtime.main:app` works too.
+
+Only this module and `cli.py` read the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from llm_runtime import __version__
+from llm_runtime.admission.auth import ApiKeys
+from llm_runtime.admission.base import AdmissionPolicy
+from llm_runtime.admission.controller import AdmissionController
+from llm_runtime.admission.estimate import TokenEstimator
+from llm_runtime.admission.policies import QueueCap, RateLimit
+from llm_runtime.api.app import RuntimeApp, create_app
+from llm_runtime.api.inference import InferenceEndpoint
+from llm_runtime.api.services import Services
+from llm_runtime.core.clock import Clock, SystemClock
+from llm_runtime.core.errors import ConfigError
+from llm_runtime.core.events import Events
+from llm_runtime.core.outcome import RequestRecord
+from llm_runtime.core.request import EndpointKind
+from llm_runtime.engines.assets import resolve_model
+from llm_runtime.engines.base import Backend
+from llm_runtime.engines.registry import NEEDS_WEIGHTS, BackendSpec, build_backend
+from llm_runtime.routing.policies.least_load import LeastLoad
+from llm_runtime.routing.router import Router
+from llm_runtime.runtime.dispatcher import Dispatcher
+from llm_runtime.runtime.drain import SignalDrain
+from llm_runtime.runtime.replica import Replica
+from llm_runtime.runtime.runtime import Pool, Runtime
+from llm_runtime.runtime.state import StateReader
+from llm_runtime.scheduling.presets import build_scheduler
+from llm_runtime.settings import Settings, is_loopback, load_settings
+from llm_runtime.telemetry.families import Sources
+from llm_runtime.telemetry.gpu import NvidiaSmiSampler
+from llm_runtime.telemetry.log_events import FanOutEvents, LogEvents
+from llm_runtime.telemetry.logging import configure_logging
+from llm_runtime.telemetry.loop_lag import LoopLag
+from llm_runtime.telemetry.metrics import MetricsCollector
+from llm_runtime.telemetry.prometheus import PrometheusExporter
+from llm_runtime.wire.requests import parse_chat, parse_completions
+
+log = structlog.get_logger(__name__)
+
+STREAM_SEND_BUFFER_BYTES = 128 * 1024
+SHUTDOWN_GRACE_S = 5
+LISTEN_BACKLOG = 2048
+
+
+def __getattr__(name: str) -> Any:
+    """`app` is built when a server asks for it, not when something else imports this module."""
+    if name == "app":
+        return build_app(load_settings({}, os.environ))
+    raise AttributeError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An application with the runtime inside it, for servers and for tests."""
+
+    app: RuntimeApp
+    runtime: Runtime
+    settings: Settings
+
+
+def build_app(settings: Settings) -> RuntimeApp:
+    """The ASGI application alone, as `uvicorn llm_runtime.main:app` gets it. Raises ConfigError."""
+    configure_logging(settings.telemetry, secrets=settings.server.api_keys)
+    return build(settings).app
+
+
+def build(settings: Settings) -> Built:
+    """Every object, nothing started. Raises ConfigError where the settings cannot work."""
+    clock = SystemClock()
+    backend = _backend(settings, clock)
+    keys = ApiKeys(settings.server.api_keys)
+    estimator = TokenEstimator()
+    metrics = MetricsCollector(models=[backend.info.model], tenants=keys.tenants)
+    events = FanOutEvents(metrics, LogEvents())
+    queue_cap = _queue_cap(settings)
+    runtime = _runtime(settings, backend, events, clock, queue_cap)
+    gpu = NvidiaSmiSampler(settings.telemetry.gpu_poll_interval_s)
+    lag = LoopLag()
+    runtime.add_background("loop lag", lag.run)
+    if gpu.enabled:
+        runtime.add_background("gpu telemetry", gpu.run)
+    runtime.on_settled = _learner(runtime, estimator, queue_cap, clock)
+    sources = Sources(metrics=metrics, runtime=StateReader(runtime), loop_lag=lag, gpu=gpu)
+    services = Services(
+        runtime=runtime,
+        keys=keys,
+        estimator=estimator,
+        events=events,
+        server=settings.server,
+        default_max_tokens=settings.model.default_max_tokens,
+        metrics=sources,
+        exporter=PrometheusExporter(sources),
+        version=__version__,
+    )
+    app = create_app(services, _hot_paths(services), _lifespan(settings, runtime))
+    return Built(app, runtime, settings)
+
+
+def _backend(settings: Settings, clock: Clock) -> Backend:
+    kind = settings.engines.backend
+    model_path = None
+    model_name = settings.model.name or kind
+    if kind in NEEDS_WEIGHTS:
+        model_name, model_path = resolve_model(settings.model, os.environ)
+    batching = settings.scheduling
+    return build_backend(
+        BackendSpec(
+            config=settings.engines,
+            model_name=model_name,
+            model_path=model_path,
+            model_created=int(model_path.stat().st_mtime) if model_path else int(clock.wall()),
+            max_batch_size=batching.max_batch_size if batching.enable_batching else 1,
+            clock=clock,
+        )
+    )
+
+
+def _queue_cap(settings: Settings) -> QueueCap | None:
+    size = settings.admission.max_queue_size
+    return QueueCap(size) if size is not None else None
+
+
+def _runtime(
+    settings: Settings, backend: Backend, events: Events, clock: Clock, queue_cap: QueueCap | None
+) -> Runtime:
+    dispatcher = Dispatcher(
+        [Replica(f"{backend.info.name}-0", backend)],
+        build_scheduler(settings.scheduling),
+        Router(LeastLoad(), random.Random()),  # noqa: S311 - it only breaks ties
+        events=events,
+        clock=clock,
+        cancel_timeout_s=settings.engines.supervision.cancel_timeout_s,
+    )
+    identity: list[AdmissionPolicy] = []
+    rate = settings.admission.request_rate_limit_per_s
+    if rate is not None:
+        identity.append(RateLimit(rate, settings.admission.request_rate_limit_burst))
+    capacity: list[AdmissionPolicy] = [queue_cap] if queue_cap is not None else []
+    return Runtime(
+        [Pool(backend.info.model, backend.info.endpoints, dispatcher)],
+        AdmissionController(identity, capacity),
+        events=events,
+        clock=clock,
+        limits=settings.limits,
+    )
+
+
+def _learner(
+    runtime: Runtime, estimator: TokenEstimator, queue_cap: QueueCap | None, clock: Clock
+) -> Callable[[RequestRecord], None]:
+    """What each ended request teaches: bytes per token, and how fast the queue drains."""
+
+    def learn(record: RequestRecord) -> None:
+        request, usage = record.request, record.usage
+        if request.num_prompt_bytes and usage.prompt_tokens and not usage.estimated:
+            estimator.observe(request.model, request.num_prompt_bytes, usage.prompt_tokens)
+        if queue_cap is not None:
+            pool = runtime.pool_for(request.model, request.kind)
+            queue_cap.observe_finished(request.model, clock.now(), pool.dispatcher.num_waiting)
+
+    return learn
+
+
+def _hot_paths(services: Services) -> dict[str, InferenceEndpoint]:
+    big_bodies = asyncio.Lock()
+    return {
+        "/v1/chat/completions": InferenceEndpoint(EndpointKind.CHAT, parse_chat, services, big_bodies),
+        "/v1/completions": InferenceEndpoint(
+            EndpointKind.COMPLETIONS, parse_completions, services, big_bodies
+        ),
+    }
+
+
+def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        signals = SignalDrain(runtime)
+        signals.take_over()
+        host = signals.bound_host
+        if host is not None:
+            _check_exposed(host, settings)
+        try:
+            await runtime.start()
+            yield
+        finally:
+            await runtime.aclose()
+            await signals.restore()
+
+    return lifespan
+
+
+def _check_exposed(host: str, settings: Settings) -> None:
+    """`uvicorn --host` does not pass through our settings, so the rule is applied to what it binds."""
+    server = settings.server
+    if not is_loopback(host) and not server.api_keys and not server.allow_unauthenticated:
+        raise ConfigError(
+            f"Refusing to serve on {host} without API keys: set LLM_RUNTIME_API_KEYS, or "
+            "LLM_RUNTIME_SERVER__ALLOW_UNAUTHENTICATED=true if something else checks callers."
+        )
+
+
+def serve(settings: Settings) -> int:
+    """Runs the server until it is stopped; the process's exit status. Raises ConfigError."""
+    configure_logging(settings.telemetry, secrets=settings.server.api_keys)
+    for warning in settings.warnings:
+        log.warning("settings.warning", message=warning)
+    built = build(settings)
+    listener = _listen(settings.server.host, settings.server.port)
+    host, port = settings.server.host, listener.getsockname()[1]
+    built.runtime.on_ready = lambda: _announce(host, port, built)
+    config = uvicorn.Config(
+        built.app,
+        host=host,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=math.ceil(settings.server.keep_alive_s),
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+    listener.close()
+    return 0 if server.started and built.runtime.fatal_reason is None else 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Binds before anything is loaded, so that a taken port is said at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it: a reader that stalls then costs the kernel 0.5 MB, not 3.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_SEND_BUFFER_BYTES)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"server.port: cannot listen on {host}:{port} ({error.strerror}); stop what uses it or choose "
+            "another with --port"
+        ) from None
+    listener.listen(LISTEN_BACKLOG)
+    return listener
+
+
+def _announce(host: str, port: int, built: Built) -> None:
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    model = built.runtime.pools[0].model
+    key = ' -H "Authorization: Bearer $LLM_RUNTIME_API_KEY"' if built.settings.server.api_keys else ""
+    question = (
+        f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    )
+    sys.stdout.write(
+        f"\nServing {model} at {url}/v1 (API page: {url}/docs)\n\n"
+        f"  curl -N{key} {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f"    -d '{question}'\n\n"
+    )
+    sys.stdout.flush()

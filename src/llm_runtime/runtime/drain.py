@@ -1,0 +1,92 @@
+"""Signals are ours: the first one drains with the socket open, a second one ends at once.
+
+Works under any way of starting uvicorn, because the lifespan replaces the handlers that uvicorn has
+installed by then. Stock uvicorn would close its listeners first, so nobody could be told 503.
+Under a server that is not uvicorn nothing is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from llm_runtime.runtime.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+FATAL_EXIT_S = 5.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalDrain:
+    """Owned by the lifespan: `take_over` at start-up, `restore` at shutdown, both on the loop's thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._server: Any = None
+        self._previous: dict[int, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._num_signals = 0
+
+    @property
+    def bound_host(self) -> str | None:
+        """The address uvicorn was told to bind; None where the server is not uvicorn."""
+        return getattr(getattr(self._server, "config", None), "host", None)
+
+    def take_over(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._runtime.on_fatal = self._on_fatal
+        if threading.current_thread() is not threading.main_thread():
+            return
+        server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+        if server is None or not hasattr(server, "should_exit"):
+            return
+        self._server = server
+        for number in _SIGNALS:
+            self._previous[number] = signal.signal(number, self._on_signal)
+
+    async def restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._begin, signal.Signals(number).name)
+
+    def _begin(self, name: str) -> None:
+        self._num_signals += 1
+        if self._num_signals == 1:
+            log.info("drain.begin", signal=name, num_active=self._runtime.num_active)
+            self._runtime.begin_drain()
+            assert self._loop is not None
+            self._task = self._loop.create_task(self._drain())
+        elif self._server is not None:
+            log.warning("drain.cut_short", signal=name, num_active=self._runtime.num_active)
+            self._server.should_exit = True
+            self._server.force_exit = True
+
+    async def _drain(self) -> None:
+        await self._runtime.drained()
+        log.info("drain.end")
+        self._server.should_exit = True
+
+    def _on_fatal(self) -> None:
+        """Leaves by uvicorn's own way with a signal noted, which makes the exit status non-zero; and by
+        force if that takes too long, because a half-dead server is worse than none."""
+        log.error("runtime.fatal", reason=self._runtime.fatal_reason)
+        timer = threading.Timer(FATAL_EXIT_S, os._exit, args=(70,))
+        timer.daemon = True
+        timer.start()
+        if self._server is not None:
+            self._server.handle_exit(signal.SIGTERM, None)

@@ -1,0 +1,57 @@
+"""A replica as the runtime counts it: one backend instance and the slots its leases hold."""
+
+from __future__ import annotations
+
+from llm_runtime.core.lease import Lease, LeaseState
+from llm_runtime.engines.base import Backend, BackendState, Batching
+from llm_runtime.routing.base import ReplicaView
+
+
+class Replica:
+    """Owned by the dispatcher. Slots are counted by leases, never by what the engine says is free."""
+
+    __slots__ = ("backend", "draining", "id", "is_static", "leases", "num_slots", "num_taken")
+
+    def __init__(self, replica_id: str, backend: Backend) -> None:
+        self.id = replica_id
+        self.backend = backend
+        self.num_slots = backend.info.num_slots
+        self.is_static = backend.info.batching is Batching.STATIC
+        self.leases: set[Lease] = set()
+        self.num_taken = 0
+        self.draining = False
+
+    @property
+    def ready(self) -> bool:
+        return self.backend.status.state is BackendState.READY
+
+    @property
+    def num_free(self) -> int:
+        """Slots that can be granted now; a static engine takes nothing while its batch runs."""
+        if self.is_static and self.num_taken:
+            return 0
+        return self.num_slots - self.num_taken
+
+    @property
+    def suspect(self) -> bool:
+        return any(lease.state is LeaseState.SUSPECT for lease in self.leases)
+
+    def hold(self, lease: Lease) -> None:
+        self.leases.add(lease)
+        self.num_taken += lease.num_slots
+
+    def release(self, lease: Lease) -> None:
+        self.leases.remove(lease)
+        self.num_taken -= lease.num_slots
+
+    def view(self, num_placed: int) -> ReplicaView:
+        """The replica for the router; `num_placed` slots are promised in the decision under way."""
+        return ReplicaView(
+            id=self.id,
+            num_slots=self.num_slots,
+            num_free_slots=self.num_free - num_placed,
+            ready=self.ready,
+            draining=self.draining,
+            suspect=bool(self.leases) and self.suspect,
+            accepts_batch=not self.is_static or self.num_taken == 0,
+        )

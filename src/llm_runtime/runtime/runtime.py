@@ -1,0 +1,285 @@
+"""`Runtime`: the one object behind the API. Owns pools, engines and supervised tasks; wires siblings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llm_runtime.admission.base import Load
+from llm_runtime.admission.controller import AdmissionController, Permit
+from llm_runtime.core.clock import Clock
+from llm_runtime.core.errors import (
+    BackendUnavailable,
+    Draining,
+    InvalidRequest,
+    LLMRuntimeError,
+    ModelNotFound,
+)
+from llm_runtime.core.events import Events
+from llm_runtime.core.outcome import Outcome, RequestRecord
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.engines.base import BackendInfo, BackendState
+from llm_runtime.runtime.config import LimitsConfig
+from llm_runtime.runtime.dispatcher import Dispatcher
+from llm_runtime.runtime.handles import CompletionHandle, RequestHandle, StreamingHandle
+from llm_runtime.runtime.supervise import TaskSupervisor
+
+RETRY_WHILE_DRAINING_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One model and the endpoint kinds that share its slots: one dispatcher, one queue."""
+
+    model: str
+    kinds: frozenset[EndpointKind]
+    dispatcher: Dispatcher
+
+    @property
+    def info(self) -> BackendInfo:
+        return next(iter(self.dispatcher.replicas.values())).backend.info
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    ready: bool
+    reason: str | None = None
+
+
+class Runtime:
+    """Entered once by the application's lifespan; every other method runs on that loop's thread.
+
+    Hooks, each called at most once but `on_settled`: `on_ready`, `on_fatal`.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[Pool],
+        admission: AdmissionController,
+        *,
+        events: Events,
+        clock: Clock,
+        limits: LimitsConfig,
+    ) -> None:
+        self._pools = tuple(pools)
+        self._by_model: dict[str, dict[EndpointKind, Pool]] = {}
+        for pool in self._pools:
+            for kind in pool.kinds:
+                self._by_model.setdefault(pool.model, {})[kind] = pool
+        self._admission = admission
+        self._events = events
+        self.on_settled: Callable[[RequestRecord], None] | None = None
+        self.clock = clock
+        self.limits = limits
+        self._active: dict[str, RequestHandle] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._supervisor = TaskSupervisor(self._fatal)
+        self._background: dict[str, Callable[[], Any]] = {}
+        self.draining = False
+        self.fatal_reason: str | None = None
+        self.on_fatal: Callable[[], None] | None = None
+        self.on_ready: Callable[[], None] | None = None
+        self._known_states: dict[str, BackendState] = {}
+
+    # ---- life
+
+    def add_background(self, name: str, work: Callable[[], Any]) -> None:
+        """A task that runs while the runtime does and is restarted if it dies. Before `start` only."""
+        self._background[name] = work
+
+    async def start(self) -> None:
+        """Starts engines in the background: the API answers at once, readiness follows."""
+        for name, work in self._background.items():
+            self._supervisor.spawn(name, work, "restart")
+        for pool in self._pools:
+            for replica in pool.dispatcher.replicas.values():
+                self._supervisor.spawn(
+                    f"engine {replica.id}", self._engine_life(pool.dispatcher, replica.id), "fatal"
+                )
+
+    def _engine_life(self, dispatcher: Dispatcher, replica_id: str) -> Callable[[], Any]:
+        backend = dispatcher.replicas[replica_id].backend
+
+        def on_change() -> None:
+            status = backend.status
+            if self._known_states.get(replica_id) is not status.state:
+                self._known_states[replica_id] = status.state
+                self._events.engine_state(replica_id, status.state.value, status.reason)
+            if self.on_ready is not None and self.readiness().ready:
+                announce, self.on_ready = self.on_ready, None
+                announce()
+            dispatcher.kick()
+
+        async def life() -> None:
+            try:
+                await backend.start(on_change)
+            except LLMRuntimeError as error:
+                # The backend's status says FAILED or backing off; health and waiters follow it.
+                self._events.engine_state(replica_id, backend.status.state.value, error.message)
+            on_change()
+            await asyncio.get_running_loop().create_future()
+
+        return life
+
+    def _fatal(self, reason: str) -> None:
+        """A task without which nothing works has died: say so everywhere and stop the process."""
+        self.fatal_reason = reason
+        for handle in tuple(self._active.values()):
+            handle.fail(BackendUnavailable("The server is shutting down after an internal failure."))
+        if self.on_fatal is not None:
+            self.on_fatal()
+
+    def begin_drain(self) -> None:
+        """No new work from now on. Idempotent."""
+        self.draining = True
+
+    async def drained(self) -> None:
+        """Returns when nothing is in flight, or after the drain limit with the rest cancelled."""
+        try:
+            async with asyncio.timeout(self.limits.drain_timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            for handle in tuple(self._active.values()):
+                handle.fail(Draining("The server is shutting down.", retry_after_s=RETRY_WHILE_DRAINING_S))
+            await self._idle.wait()
+
+    async def aclose(self) -> None:
+        """Stops engines and tasks. Everything still in flight ends with an error. Idempotent."""
+        self.draining = True
+        for handle in tuple(self._active.values()):
+            handle.fail(Draining("The server is shutting down.", retry_after_s=RETRY_WHILE_DRAINING_S))
+        await self._supervisor.aclose()
+        backends = [r.backend for pool in self._pools for r in pool.dispatcher.replicas.values()]
+        await asyncio.gather(*(backend.aclose() for backend in backends))
+        for pool in self._pools:
+            pool.dispatcher.close()
+
+    # ---- requests
+
+    def unique_id(self, wanted: str) -> str:
+        """`wanted`, or a variant of it while another request by that name is in flight."""
+        candidate, number = wanted, 1
+        while candidate in self._active:
+            number += 1
+            candidate = f"{wanted}-{number}"
+        return candidate
+
+    def pool_for(self, model: str, kind: EndpointKind) -> Pool:
+        """Raises ModelNotFound; InvalidRequest where the model does not serve this endpoint."""
+        kinds = self._by_model.get(model)
+        if kinds is None:
+            shown = model if len(model) <= 80 else model[:77] + "..."
+            raise ModelNotFound(f"The model '{shown}' does not exist.", param="model")
+        pool = kinds.get(kind)
+        if pool is None:
+            message = f"The model '{model}' does not support this endpoint."
+            raise InvalidRequest(message, param="model", reason="unsupported_endpoint")
+        return pool
+
+    def check(self, request: RuntimeRequest) -> None:
+        """Raises InvalidRequest for what no replica of the model can do, before any limit is charged."""
+        pool = self.pool_for(request.model, request.kind)
+        most = pool.dispatcher.max_request_slots
+        if request.num_slots > most:
+            raise InvalidRequest(
+                f"The request needs {request.num_slots} sequences at once (choices times prompts), but "
+                f"this model runs at most {most}.",
+                param="n" if request.body.get("n", 1) != 1 else "prompt",
+                reason="too_many_sequences",
+            )
+        for replica in pool.dispatcher.replicas.values():
+            replica.backend.check(request)
+
+    def admit(self, request: RuntimeRequest) -> Permit:
+        """The identity gate. Raises Rejected (counted)."""
+        if self.draining or self.fatal_reason is not None:
+            error = Draining("The server is shutting down.", retry_after_s=RETRY_WHILE_DRAINING_S)
+            self._events.rejected(request, error)
+            raise error
+        try:
+            return self._admission.admit_identity(request, self.clock.now())
+        except LLMRuntimeError as error:
+            self._events.rejected(request, error)
+            raise
+
+    def submit(self, request: RuntimeRequest, permit: Permit) -> RequestHandle:
+        """The capacity gate, then a handle to enter (`async with`), which queues the request.
+
+        Raises Rejected (counted), after which the permit is void. The permit is settled by the
+        handle's exit; a handle must therefore be entered in the same step.
+        """
+        pool = self.pool_for(request.model, request.kind)
+        dispatcher = pool.dispatcher
+        try:
+            self._admission.admit_capacity(permit, request, _load(dispatcher, request), self.clock.now())
+        except LLMRuntimeError as error:
+            self._events.rejected(request, error)
+            raise
+        self._events.accepted(request)
+        handle_type = StreamingHandle if request.stream else CompletionHandle
+        limits = self.limits
+
+        def settle(record: RequestRecord) -> None:
+            self._active.pop(request.id, None)
+            if not self._active:
+                self._idle.set()
+            computed = record.outcome is Outcome.COMPLETED or record.usage.completion_tokens > 0
+            permit.settle(record.usage if computed else None)
+            self._events.settled(record)
+            if self.on_settled is not None:
+                self.on_settled(record)
+
+        handle = handle_type(
+            request,
+            dispatcher,
+            clock=self.clock,
+            settle=settle,
+            keep_alive_s=limits.keep_alive_interval_s if request.stream else None,
+            write_stall_s=limits.write_stall_timeout_s if request.stream else None,
+        )
+        self._active[request.id] = handle
+        self._idle.clear()
+        return handle
+
+    # ---- what operators and clients may ask
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        return self._pools
+
+    @property
+    def models(self) -> Mapping[str, Pool]:
+        return {model: next(iter(kinds.values())) for model, kinds in self._by_model.items()}
+
+    @property
+    def num_active(self) -> int:
+        return len(self._active)
+
+    def readiness(self) -> Readiness:
+        """Ready when every model has at least one engine that answered."""
+        if self.fatal_reason is not None:
+            return Readiness(False, self.fatal_reason)
+        if self.draining:
+            return Readiness(False, "draining")
+        for pool in self._pools:
+            statuses = [replica.backend.status for replica in pool.dispatcher.replicas.values()]
+            if not any(status.state is BackendState.READY for status in statuses):
+                why = next((s.reason for s in statuses if s.reason), None)
+                state = statuses[0].state.value
+                return Readiness(False, f"engine {state}: {why}" if why else f"engine {state}")
+        return Readiness(True)
+
+
+def _load(dispatcher: Dispatcher, request: RuntimeRequest) -> Load:
+    free = dispatcher.num_free_slots
+    return Load(
+        num_waiting=dispatcher.num_waiting,
+        num_waiting_tokens=dispatcher.num_waiting_tokens,
+        num_running=dispatcher.num_running,
+        num_slots=dispatcher.num_slots,
+        num_free_slots=free,
+        would_wait=dispatcher.num_waiting > 0 or free < request.num_slots,
+    )

@@ -1,0 +1,50 @@
+"""The runtime as telemetry reads it: `telemetry.base.RuntimeState` over the pools."""
+
+from __future__ import annotations
+
+from llm_runtime.runtime.runtime import Pool, Runtime
+from llm_runtime.telemetry.base import PoolReading, ReplicaReading, RuntimeReading
+
+
+class StateReader:
+    """Read on the loop's thread at every scrape."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def reading(self) -> RuntimeReading:
+        runtime = self._runtime
+        readiness = runtime.readiness()
+        return RuntimeReading(
+            ready=readiness.ready,
+            reason=readiness.reason,
+            draining=runtime.draining,
+            replicas=tuple(reading for pool in runtime.pools for reading in _replicas(pool)),
+            pools=tuple(_pool(pool) for pool in runtime.pools),
+        )
+
+
+def _replicas(pool: Pool) -> list[ReplicaReading]:
+    return [
+        ReplicaReading(
+            replica=replica.id,
+            model=pool.model,
+            state=replica.backend.status.state.value,
+            num_slots=replica.num_slots,
+            num_free_slots=replica.num_free if replica.ready else 0,
+            num_running=len(replica.leases),
+            suspect=replica.suspect,
+        )
+        for replica in pool.dispatcher.replicas.values()
+    ]
+
+
+def _pool(pool: Pool) -> PoolReading:
+    snapshot = pool.dispatcher.snapshot()
+    return PoolReading(
+        model=pool.model,
+        num_waiting=snapshot.num_waiting,
+        num_waiting_tokens=snapshot.num_waiting_tokens,
+        oldest_wait_s=snapshot.oldest_wait_s,
+        waiting_by_class=snapshot.waiting_by_class,
+    )

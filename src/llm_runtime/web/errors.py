@@ -1,0 +1,99 @@
+"""The status table, a row for each leaf of the error tree, and error bodies in OpenAI's shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from llm_runtime.core import errors as e
+
+Header = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """retryable: what `x-should-retry` says when it differs from what clients assume by status."""
+
+    status: int
+    type: str
+    retryable: bool | None = None
+
+
+_INVALID = "invalid_request_error"
+_SERVER = "server_error"
+
+STATUS_TABLE: dict[type[e.LLMRuntimeError], Row] = {
+    e.InvalidRequest: Row(400, _INVALID),
+    e.ContextLengthExceeded: Row(400, _INVALID),
+    e.ModelNotFound: Row(404, _INVALID),
+    e.BodyTooLarge: Row(413, _INVALID),
+    e.UnsupportedMediaType: Row(415, _INVALID),
+    e.RouteNotFound: Row(404, _INVALID),
+    e.MethodNotAllowed: Row(405, _INVALID),
+    e.Unauthorized: Row(401, "authentication_error"),
+    e.Forbidden: Row(403, "permission_error"),
+    e.RateLimited: Row(429, "rate_limit_error"),
+    e.QuotaExceeded: Row(429, "insufficient_quota", retryable=False),
+    e.QueueFull: Row(503, "service_unavailable_error"),
+    e.WouldMissDeadline: Row(503, "service_unavailable_error"),
+    e.Draining: Row(503, "service_unavailable_error"),
+    e.QueueTimeout: Row(503, "service_unavailable_error"),
+    e.Shed: Row(503, "service_unavailable_error"),
+    e.DeadlineExceeded: Row(504, "timeout_error", retryable=False),
+    e.ClientGone: Row(499, _INVALID),
+    e.BackendError: Row(502, _SERVER),
+    e.BackendUnavailable: Row(503, "service_unavailable_error"),
+    e.BackendCrashed: Row(502, _SERVER, retryable=False),
+    e.BackendProtocolError: Row(502, _SERVER),
+    e.ConfigError: Row(500, _SERVER),
+    e.LLMRuntimeError: Row(500, _SERVER),
+}
+
+INTERNAL_ERROR = e.LLMRuntimeError("The server had an internal error.")
+
+
+def row_of(error: e.LLMRuntimeError) -> Row:
+    """The row of the nearest class in the tree."""
+    for kind in type(error).__mro__:
+        row = STATUS_TABLE.get(kind)
+        if row is not None:
+            return row
+    return STATUS_TABLE[e.LLMRuntimeError]
+
+
+def error_object(error: e.LLMRuntimeError) -> dict[str, Any]:
+    """OpenAI's error object: all four keys, always."""
+    return {
+        "message": error.message,
+        "type": row_of(error).type,
+        "param": error.param,
+        "code": error.reason,
+    }
+
+
+def error_response(error: e.LLMRuntimeError, request_id: str) -> tuple[int, list[Header], bytes]:
+    """Status, headers (x-request-id, length, retry hints) and JSON body."""
+    row = row_of(error)
+    body = orjson.dumps({"error": error_object(error)})
+    headers: list[Header] = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-request-id", request_id.encode()),
+    ]
+    retry_after_s = error.retry_after_s
+    if retry_after_s is None and row.status == 503:
+        retry_after_s = 1.0
+    if retry_after_s is not None and row.retryable is not False:
+        # RFC 9110 10.2.3 wants whole seconds; the exact wait stands beside it.
+        headers.append((b"retry-after", str(max(1, math.ceil(retry_after_s))).encode()))
+        headers.append((b"retry-after-ms", str(max(1, math.ceil(retry_after_s * 1000))).encode()))
+    if row.retryable is not None:
+        headers.append((b"x-should-retry", b"true" if row.retryable else b"false"))
+    if isinstance(error, e.Draining | e.BodyTooLarge):
+        headers.append((b"connection", b"close"))
+    if row.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return row.status, headers, body

@@ -1,0 +1,93 @@
+"""Writes one streamed reply: the commit point, keep-alives, and errors after headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from llm_runtime.core.errors import ClientGone, LLMRuntimeError
+from llm_runtime.web.asgi import Send
+from llm_runtime.web.errors import INTERNAL_ERROR, Header, error_object
+
+STREAM_HEADERS: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Pullable(Protocol):
+    """A handle, as far as a writer is concerned. `pull` gives bytes, b"" when only woken, or the end."""
+
+    keep_alive_due: bool
+
+    @property
+    def finished(self) -> object | None: ...
+
+    async def pull(self) -> Any: ...
+
+
+class EventDialect(Protocol):
+    keep_alive: bytes
+
+    def error_event(self, error: dict[str, Any]) -> bytes: ...
+
+
+class StreamWriter:
+    """Owned by the request's task. `started` tells whether the status line is out: before that an
+    error still has a status of its own, afterwards it becomes the stream's last event."""
+
+    __slots__ = ("_dialect", "_head", "_send", "started")
+
+    def __init__(self, send: Send, dialect: EventDialect, head: Callable[[], list[Header]]) -> None:
+        self._send = send
+        self._dialect = dialect
+        self._head = head
+        self.started = False
+
+    async def _start(self) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": self._head()})
+
+    async def run(self, handle: Pullable) -> None:
+        """Returns after the last byte. Raises what ended the stream early, after telling the client
+        if the stream had begun."""
+        send = self._send
+        try:
+            while True:
+                item = await handle.pull()
+                if item.__class__ is not bytes:
+                    if not self.started:
+                        await self._start()
+                    await send({"type": "http.response.body", "body": b""})
+                    return
+                if not item:
+                    if handle.keep_alive_due:
+                        await self._keep_alive(handle)
+                    continue
+                if not self.started:
+                    await self._start()
+                if handle.finished is None:
+                    await send({"type": "http.response.body", "body": item, "more_body": True})
+                else:
+                    await send({"type": "http.response.body", "body": item})
+                    return
+        except ClientGone:
+            raise
+        except LLMRuntimeError as error:
+            await self._fail(error)
+            raise
+        except Exception:
+            await self._fail(INTERNAL_ERROR)
+            raise
+
+    async def _keep_alive(self, handle: Pullable) -> None:
+        handle.keep_alive_due = False
+        if not self.started:
+            await self._start()
+        await self._send({"type": "http.response.body", "body": self._dialect.keep_alive, "more_body": True})
+
+    async def _fail(self, error: LLMRuntimeError) -> None:
+        if self.started:
+            event = self._dialect.error_event(error_object(error))
+            await self._send({"type": "http.response.body", "body": event})
