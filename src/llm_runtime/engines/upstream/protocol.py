@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._num_bytes = 0  # of the answer at hand
         self._surplus = False  # bytes came after its end
         self._complete = False
+        self._keep_alive = False
         self._ends_at_eof = False
         self._paused = False
         self.idle_since = 0.0
@@ -108,7 +109,7 @@ class Connection(asyncio.Protocol):
             exchange.started()
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as exc:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             if not self._complete:
                 self._break("The engine's answer is not valid HTTP.", exc)
                 return
@@ -177,8 +178,10 @@ class Connection(asyncio.Protocol):
             self._exchange.append(body)
 
     def on_message_complete(self) -> None:
-        exchange = self._exchange
-        self._complete = exchange is not None and exchange.status != 0
+        exchange, parser = self._exchange, self._parser
+        if exchange is not None and parser is not None and exchange.status:
+            self._complete = True
+            self._keep_alive = parser.should_keep_alive()  # the parser only knows while in this call
 
     # helpers
 
@@ -193,10 +196,10 @@ class Connection(asyncio.Protocol):
         exchange.finish()
 
     def _may_go_on(self) -> bool:
-        if self._transport is None or self._parser is None or self._surplus:
+        if self._transport is None or self._surplus or not self._keep_alive:
             return False
         answered_early = self._transport.get_write_buffer_size() > 0
-        return self.usable and not answered_early and self._parser.should_keep_alive()
+        return self.usable and not answered_early
 
     def _has_fair_size(self, exchange: Exchange) -> bool:
         if not exchange.status:
