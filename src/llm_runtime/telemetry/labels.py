@@ -1,0 +1,83 @@
+"""Label values with a bounded number of distinct ones, whatever clients and engines send.
+
+A name that is not known beforehand becomes "other": a flood of typos adds one series, not thousands,
+and a configured name keeps its own even after the flood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from llm_runtime.core.errors import LLMRuntimeError
+from llm_runtime.core.request import EndpointKind
+
+OTHER = "other"
+
+FINISH_REASONS = frozenset(
+    {"stop", "length", "tool_calls", "function_call", "content_filter", "end_turn", "max_tokens", "tool_use",
+     "stop_sequence", "refusal", "pause_turn", "incomplete"}
+)  # fmt: skip
+
+ENDPOINTS = frozenset({kind.value for kind in EndpointKind} | {"models", "health", "metrics", "ops", "admin"})
+
+# Reasons that are given at the place of failure and are no class's own.
+SPECIAL_REASONS = frozenset(
+    {"server_stopped", "slow_client", "body_timeout", "too_many_sequences", "unsupported_endpoint",
+     "unsupported_parameter", "unsupported_value", "unknown_parameter", "invalid_json", "invalid_value",
+     "missing_required_parameter", "too_many_messages", "too_many_tools", "missing_api_key"}
+)  # fmt: skip
+
+
+def error_reasons(root: type[LLMRuntimeError] = LLMRuntimeError) -> Iterator[str]:
+    """The reason of every class of the error tree."""
+    yield root.reason
+    for kind in root.__subclasses__():
+        yield from error_reasons(kind)
+
+
+class Labels:
+    """Owned by `MetricsCollector`; immutable.
+
+    models: names that are served, aliases included. tenants: those with a label of their own; empty:
+    tenants are no label at all. reasons: further known reasons.
+    """
+
+    __slots__ = ("_models", "_reasons", "_tenants")
+
+    def __init__(
+        self, models: Iterable[str], tenants: Iterable[str] = (), reasons: Iterable[str] = ()
+    ) -> None:
+        self._models = frozenset(models)
+        self._tenants = frozenset(tenants)
+        self._reasons = frozenset(error_reasons()) | SPECIAL_REASONS | frozenset(reasons)
+
+    @property
+    def with_tenants(self) -> bool:
+        return bool(self._tenants)
+
+    def model(self, name: str) -> str:
+        return name if name in self._models else OTHER
+
+    def tenant(self, name: str) -> str:
+        return name if name in self._tenants else OTHER
+
+    def endpoint(self, name: str) -> str:
+        return name if name in ENDPOINTS else OTHER
+
+    def finish_reason(self, word: str) -> str:
+        return word if word in FINISH_REASONS else OTHER
+
+    def reason(self, word: str) -> str:
+        return word if word in self._reasons else OTHER
+
+    def error(self, error: LLMRuntimeError) -> str:
+        """The error's reason; one that was made up on the spot becomes its class's."""
+        return error.reason if error.reason in self._reasons else self.reason(type(error).reason)
+
+
+def priority(value: int) -> str:
+    return str(value) if 0 <= value <= 9 else OTHER
+
+
+def status(code: int) -> str:
+    return str(code) if 400 <= code <= 599 else OTHER

@@ -1,0 +1,256 @@
+"""Logs: one JSON object per line, or lines for people on a terminal. Never a key, never a prompt.
+
+Ours come through structlog, those of libraries and uvicorn through the standard logging module; both
+end in the same rendering and the same stream, so lines never interleave and look alike. A line is one
+unbuffered write.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, BinaryIO
+
+import orjson
+import structlog
+
+from llm_runtime.telemetry.config import TelemetryConfig
+from llm_runtime.telemetry.log_exceptions import describe, message_of
+from llm_runtime.telemetry.redact import Redactor
+from llm_runtime.telemetry.snapshot import finite
+
+Event = MutableMapping[str, Any]
+Renderer = Callable[[Event, bool], bytes]
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_UTC_Z
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def configure_logging(
+    config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: BinaryIO | None = None
+) -> LineLog:
+    """Sets up structlog and the standard logging module for the process; a later call replaces it.
+
+    secrets: values that must not appear in any line. stream: binary and unbuffered; default stderr.
+    """
+    if stream is None:
+        stream = open(2, "wb", buffering=0, closefd=False)  # noqa: SIM115 - lives as long as the process
+    console = config.log_format == "console" or (config.log_format == "auto" and stream.isatty())
+    redact = Redactor(secrets)
+    lines = LineLog(
+        ConsoleLines(redact, colors=stream.isatty()) if console else JsonLines(redact),
+        LineSink(stream),
+        logging.getLevelNamesMapping()[config.log_level.upper()],
+    )
+    structlog.configure(
+        processors=[_explain, lines.take],
+        wrapper_class=structlog.make_filtering_bound_logger(lines.level),
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    _route_standard_logging(lines)
+    return lines
+
+
+class LineLog:
+    """The one way to the log stream, for structlog, the standard library and `LogEvents` alike."""
+
+    __slots__ = ("_render", "_sink", "level")
+
+    def __init__(self, render: Renderer, sink: LineSink, level: int) -> None:
+        self._render = render
+        self._sink = sink
+        self.level = level
+
+    def write(
+        self,
+        level: str,
+        event: str,
+        fields: Mapping[str, Any],
+        *,
+        vetted: bool = False,
+        at: float | None = None,
+    ) -> None:
+        """One line, of any level. vetted: no field can hold a key, so there is no looking for one."""
+        stamped = {"timestamp": _utc(at), "level": level, "event": event, **fields}
+        self._sink.write(self._render(stamped, vetted))
+
+    def take(self, _: Any, method: str, event: Event) -> Event:
+        """structlog's last processor."""
+        self.write(_LEVELS.get(method, method), event.pop("event"), event)
+        raise structlog.DropEvent
+
+
+class LineSink:
+    """Writes whole lines to one stream, from any thread. What cannot be written is counted, not raised:
+    a full disk or a closed pipe must not end requests. The count is told once writing works again.
+    """
+
+    __slots__ = ("_lock", "_stream", "num_lost")
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        # Re-entrant: a finalizer that runs inside a write may log as well.
+        self._lock = threading.RLock()
+        self.num_lost = 0
+
+    def write(self, line: bytes) -> None:
+        """One line, without its line feed."""
+        with self._lock:
+            if self.num_lost and self._write(
+                b'{"level":"error","event":"log.lost","lines":%d}\n' % self.num_lost
+            ):
+                self.num_lost = 0
+            if not self._write(line + b"\n"):
+                self.num_lost += 1
+
+    def _write(self, data: bytes) -> bool:
+        left = memoryview(data)
+        try:
+            while left:
+                num_written = self._stream.write(left)
+                if not num_written:
+                    return False
+                left = left[num_written:]
+        except (OSError, ValueError):
+            return False
+        return True
+
+
+class JsonLines:
+    """Renders an event as one JSON object. Total: whatever an event holds, a line comes out."""
+
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
+
+    def __call__(self, event: Event, vetted: bool) -> bytes:
+        return _json(event) if vetted else self._redact(_json(event))
+
+
+class ConsoleLines:
+    """Renders an event for people. Control characters are shown, not obeyed; tracebacks keep lines."""
+
+    def __init__(self, redact: Redactor, *, colors: bool) -> None:
+        self._redact = redact
+        self._console = structlog.dev.ConsoleRenderer(colors=colors, sort_keys=False)
+
+    def __call__(self, event: Event, vetted: bool) -> bytes:
+        plain: dict[str, Any] = orjson.loads(self._redact(_json(event)))
+        exception = plain.pop("exception", None)
+        shown = {key: _visible(value) for key, value in plain.items()}
+        if exception is not None:
+            shown["exception"] = "\n".join(map(_visible, str(exception).splitlines()))
+        line = self._console(None, "", shown)
+        return str(line).encode("utf-8", "replace")
+
+
+def _visible(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], value)
+
+
+def _json(event: Event) -> bytes:
+    try:
+        return orjson.dumps(event, default=_plain, option=_OPTIONS)
+    except TypeError:
+        # Lone surrogates, integers beyond 64 bits, depth: rare, so exactness may cost something.
+        return json.dumps(_tame(event, 0), ensure_ascii=True, allow_nan=False).encode()
+
+
+def _tame(value: Any, depth: int) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _tame(v, depth + 1) for k, v in value.items()} if depth < 20 else "<deep>"
+    if isinstance(value, (list, tuple)):
+        return [_tame(item, depth + 1) for item in value] if depth < 20 else "<deep>"
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return finite(value)
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """What stands for an object in a log. Its repr could hold a request, so only harmless kinds speak."""
+    if isinstance(value, BaseException):
+        return message_of(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.name
+    return f"<{type(value).__name__}>"
+
+
+# ---- structlog's part
+
+
+_LEVELS = {"warn": "warning", "fatal": "critical", "exception": "error"}
+
+
+def _explain(_: Any, __: str, event: Event) -> Event:
+    """Replaces `exc_info` by a description without data."""
+    if "exc_info" in event:
+        info = event.pop("exc_info")
+        error = info if isinstance(info, BaseException) else (info or (None, None))
+        if info is True:
+            error = sys.exc_info()
+        if isinstance(error, tuple):
+            error = error[1]
+        if error is not None:
+            event["exception"] = describe(error)
+    return event
+
+
+def _utc(at: float | None) -> str:
+    when = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+    return when.isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+# ---- the standard library's part
+
+
+class StandardHandler(logging.Handler):
+    """Takes records of libraries into our lines."""
+
+    def __init__(self, lines: LineLog) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = {"logger": record.name}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["exception"] = describe(record.exc_info[1])
+        self._lines.write(record.levelname.lower(), _text_of(record), fields, at=record.created)
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    try:
+        text = record.getMessage()
+    except (TypeError, ValueError, KeyError):
+        return str(record.msg)
+    # asyncio appends the repr of a task, and with it the text of its exception.
+    return text.partition("\n")[0] if record.name == "asyncio" else text
+
+
+def _route_standard_logging(lines: LineLog) -> None:
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, StandardHandler)]:
+        root.removeHandler(handler)
+    root.addHandler(StandardHandler(lines))
+    # Libraries at debug level tell whole requests; nobody who debugs this server wants those.
+    root.setLevel(max(lines.level, logging.INFO))
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+    # Each request has its own line already, without the query string.
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    logging.captureWarnings(True)
