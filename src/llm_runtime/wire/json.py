@@ -135,4 +135,6 @@ def _check_integers(raw: bytes, body: dict[str, Any]) -> None:
 
 
 def _is_huge(value: Any) -> bool:
-    return isinstance(value, int | float) and not INT64_MIN <= value <= INT64_MAX
+    if isinstance(value, float):
+        return abs(value) >= 2.0**63
+    return isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX
