@@ -15,7 +15,7 @@ from llm_runtime.engines.base import BackendState
 from llm_runtime.engines.config import MockConfig
 from llm_runtime.engines.mock import MockBackend
 from llm_runtime.engines.mock_stream import MAX_BUFFERED_BYTES
-from tests.engines.conformance import Opened, make_request, open_batch, read
+from tests.engines.driving import Opened, make_request, open_batch, read
 from tests.engines.virtual_time import LoopClock, VirtualTimeLoop, run_virtual
 
 MS = 0.001

@@ -10,7 +10,7 @@ import pytest
 from llm_runtime.core.errors import ContextLengthExceeded, InvalidRequest
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.mock_request import check_request, make_answers, read_prompts
-from tests.engines.conformance import make_request
+from tests.engines.driving import make_request
 
 CONTEXT = 1000
 
