@@ -11,9 +11,11 @@ import os
 import random
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -80,18 +82,20 @@ class Built:
 
 def build_app(settings: Settings) -> RuntimeApp:
     """The ASGI application alone, as `uvicorn llm_runtime.main:app` gets it. Raises ConfigError."""
-    configure_logging(settings.telemetry, secrets=settings.server.api_keys)
     return build(settings).app
 
 
 def build(settings: Settings) -> Built:
     """Every object, nothing started. Raises ConfigError where the settings cannot work."""
+    lines = configure_logging(settings.telemetry, secrets=settings.server.api_keys)
+    for warning in settings.warnings:
+        log.warning("settings.warning", message=warning)
     clock = SystemClock()
     backend = _backend(settings, clock)
     keys = ApiKeys(settings.server.api_keys)
     estimator = TokenEstimator()
     metrics = MetricsCollector(models=[backend.info.model], tenants=keys.tenants)
-    events = FanOutEvents(metrics, LogEvents())
+    events = FanOutEvents(metrics, LogEvents(lines))
     queue_cap = _queue_cap(settings)
     runtime = _runtime(settings, backend, events, clock, queue_cap)
     gpu = NvidiaSmiSampler(settings.telemetry.gpu_poll_interval_s)
@@ -131,8 +135,17 @@ def _backend(settings: Settings, clock: Clock) -> Backend:
             model_created=int(model_path.stat().st_mtime) if model_path else int(clock.wall()),
             max_batch_size=batching.max_batch_size if batching.enable_batching else 1,
             clock=clock,
+            environ=os.environ,
+            state_dir=_state_dir(),
         )
     )
+
+
+def _state_dir() -> Path:
+    """Where engines that outlived an earlier run are noted; of this user only."""
+    folder = Path(tempfile.gettempdir()) / f"llm-runtime-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _queue_cap(settings: Settings) -> QueueCap | None:
@@ -221,9 +234,6 @@ def _check_exposed(host: str, settings: Settings) -> None:
 
 def serve(settings: Settings) -> int:
     """Runs the server until it is stopped; the process's exit status. Raises ConfigError."""
-    configure_logging(settings.telemetry, secrets=settings.server.api_keys)
-    for warning in settings.warnings:
-        log.warning("settings.warning", message=warning)
     built = build(settings)
     listener = _listen(settings.server.host, settings.server.port)
     host, port = settings.server.host, listener.getsockname()[1]
@@ -271,7 +281,7 @@ def _announce(host: str, port: int, built: Built) -> None:
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
     model = built.runtime.pools[0].model
-    key = ' -H "Authorization: Bearer $LLM_RUNTIME_API_KEY"' if built.settings.server.api_keys else ""
+    key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if built.settings.server.api_keys else ""
     question = (
         f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )

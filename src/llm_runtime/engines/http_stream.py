@@ -77,6 +77,7 @@ class HttpStream:
         )
         self._has_head = False
         self._released = False
+        self._refused = False
         self._returned_finish = False
 
     def __aiter__(self) -> HttpStream:
@@ -98,6 +99,7 @@ class HttpStream:
                     return b""
                 self._has_head = True
                 if exchange.status != 200:
+                    self._refused = True
                     raise await _refusal(exchange)
             if isinstance(self._reader, StreamRelay):
                 return await self._relayed(exchange, self._reader)
@@ -167,7 +169,11 @@ class HttpStream:
         self._release()
 
     def spent(self) -> Usage:
-        return self.finished.usage if self.finished is not None else self._reader.spent()
+        if self.finished is not None:
+            return self.finished.usage
+        if self._refused or self.exchange is None or not self.exchange.has_started:
+            return Usage(estimated=True)
+        return self._reader.spent()
 
     def poke(self) -> None:
         if self.exchange is not None:

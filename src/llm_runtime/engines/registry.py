@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from llm_runtime.engines.config import BackendKind, EnginesConfig
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """model_path: the resolved weights, None for engines without any. max_batch_size: for engines
-    that do not batch themselves. model_created: Unix seconds."""
+    that do not batch themselves. model_created: Unix seconds. environ: what engine programs inherit.
+    state_dir: existing folder for the notes by which a later start finds what an earlier one left.
+    """
 
     config: EnginesConfig
     model_name: str
@@ -22,6 +24,8 @@ class BackendSpec:
     model_created: int
     max_batch_size: int
     clock: Clock
+    environ: Mapping[str, str]
+    state_dir: Path
 
 
 def _mock(spec: BackendSpec) -> Backend:
@@ -47,6 +51,8 @@ def _llama_cpp(spec: BackendSpec) -> Backend:
         model_path=spec.model_path,
         model_created=spec.model_created,
         clock=spec.clock,
+        environ=spec.environ,
+        state_dir=spec.state_dir,
     )
 
 
