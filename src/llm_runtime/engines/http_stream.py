@@ -78,6 +78,7 @@ class HttpStream:
         self._has_head = False
         self._released = False
         self._refused = False
+        self._poked = False
         self._returned_finish = False
 
     def __aiter__(self) -> HttpStream:
@@ -93,6 +94,8 @@ class HttpStream:
                 self.exchange = self._upstream.request(
                     "POST", self._call.path, self._call.body, same_process=self._owner.same_process
                 )
+                if self._poked:
+                    self.exchange.poke()
             exchange = self.exchange
             if not self._has_head:
                 if not await exchange.head():
@@ -178,19 +181,8 @@ class HttpStream:
     def poke(self) -> None:
         if self.exchange is not None:
             self.exchange.poke()
-
-
-class HttpRun:
-    """`base.Run` over independent streams: for engines that batch by themselves."""
-
-    def __init__(self, streams: dict[str, HttpStream]) -> None:
-        self._streams = streams
-
-    def stream(self, request_id: str) -> HttpStream:
-        return self._streams[request_id]
-
-    def cancel(self, request_id: str) -> None:
-        self._streams[request_id].cancel()
+        else:
+            self._poked = True
 
 
 async def _refusal(exchange: Exchange) -> LLMRuntimeError:

@@ -69,13 +69,20 @@ class EngineLife:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            self._slots.engine_gone()
+            self._gone()
             await self._upstream.aclose()
 
     async def stop(self, grace_s: float | None = None) -> ExitReport:
         report = await self._process.stop(grace_s)
+        self._gone()
         await self._upstream.aclose()
         return report
+
+    def _gone(self) -> None:
+        """No process, no slots; also of those whose task is busy elsewhere and has not noticed."""
+        self._slots.engine_gone()
+        for stream in tuple(self._tags):
+            stream.lease.free()
 
     def kill(self) -> None:
         self._process.kill()
