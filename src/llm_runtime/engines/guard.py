@@ -31,6 +31,8 @@ from llm_runtime.engines.leftovers import GuardNote, Identity
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+EXIT_CONFIG = 78
+"""What our own engine programs exit with when starting them again cannot help (EX_CONFIG)."""
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 ORPHAN_GRACE_S = 0.3  # for what a command that ended by itself left behind

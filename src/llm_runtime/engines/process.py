@@ -17,13 +17,10 @@ from typing import TypeVar, cast
 
 from llm_runtime.core.errors import BackendUnavailable, ConfigError, LLMRuntimeError
 from llm_runtime.engines import leftovers
-from llm_runtime.engines.guard import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
+from llm_runtime.engines.guard import EXIT_CONFIG, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from llm_runtime.engines.output import LineSink, OutputLines
 
 T = TypeVar("T")
-
-EXIT_CONFIG = 78
-"""What our own engine programs exit with when starting them again cannot help (EX_CONFIG)."""
 
 FORCED_END_S = 5.0  # SIGKILL needs no longer, short of a process stuck in the kernel
 OUTPUT_TAIL_S = 0.5  # for output that is still in the pipes when the process has ended

@@ -46,6 +46,7 @@ class Exchange:
         "payload",
         "same_process",
         "status",
+        "was_sent",
     )
 
     def __init__(self, payload: bytes, same_process: Callable[[], bool] | None) -> None:
@@ -56,6 +57,8 @@ class Exchange:
         """0 until the head of the answer is there."""
         self.headers: dict[bytes, bytes] = {}
         """Of the answer; names in lower case, values of repeated ones joined with a comma."""
+        self.was_sent = False
+        """Whether the request was handed to a connection: the other side may know of it."""
         self.has_started = False
         """Whether any byte of an answer arrived."""
         self.ended = False

@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._num_bytes = 0
         self._complete = self._ends_at_eof = False
         exchange.carried_by(self)
+        exchange.was_sent = True
         assert self._transport is not None
         self._transport.write(exchange.payload)
 
