@@ -75,6 +75,12 @@ class NvidiaSmiSampler:
                 reader.close()
             raise
 
+    def pause_after(self, pause_s: float) -> float:
+        """Seconds to the next reading, when the pause before the last one was `pause_s`."""
+        if self.latest.available:
+            return self._interval_s
+        return max(min(2 * pause_s, MAX_RETRY_INTERVAL_S), self._interval_s)
+
     async def _sample(self) -> None:
         reading = _in_daemon_thread(self.read)
         await asyncio.wait((reading,), timeout=self._driver_timeout_s)

@@ -31,6 +31,8 @@ Renderer = Callable[[Event, bool], bytes]
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_UTC_Z
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# In UTF-8: what JSON may hold as it is, but terminals obey or line readers split at.
+_C1_OR_SEPARATOR = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 
 
 def configure_logging(
@@ -131,7 +133,8 @@ class JsonLines:
         self._redact = redact
 
     def __call__(self, event: Event, vetted: bool) -> bytes:
-        return _json(event) if vetted else self._redact(_json(event))
+        line = _json(event) if vetted else self._redact(_json(event))
+        return line if line.isascii() else _C1_OR_SEPARATOR.sub(_escape, line)
 
 
 class ConsoleLines:
@@ -155,6 +158,10 @@ def _visible(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], value)
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    return b"\\u%04x" % ord(match[0].decode())
 
 
 def _json(event: Event) -> bytes:

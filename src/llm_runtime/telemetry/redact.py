@@ -9,37 +9,35 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
 
-MASK = b"[redacted]"
+MASK = "[redacted]"
 MIN_SECRET_LENGTH = 8
 
-_NAME = rb"(?:authorization|api[_-]?keys?|passw(?:or)?d|secret|cookie|(?:access|auth|refresh)[_-]token)"
-_STRING = rb'"(?:[^"\\]|\\.)*"'
-_LIST = rb'\[(?:[^\]"]|' + _STRING + rb")*\]"
-_QUOTE = rb"""(?:\\?['"])?"""
-_WORD = rb"""[^\s'",;&\\\[\]{}]+"""
+_NAME = r"(?:authorization|api[_-]?keys?|passw(?:or)?d|secret|cookie|(?:access|auth|refresh)[_-]token)"
+_TELLING_MEMBER = re.compile(_NAME, re.IGNORECASE)
+_WORD = r"""[^\s'",;&()\[\]{}]+"""
+_OPTION = r"(?<![a-z0-9-])--?[a-z-]{0,40}(?:key|token|passw(?:or)?d|secret)"
 
+# No pattern goes back over a long stretch: what repeats without limit can start at one place only.
 _PATTERNS = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
-        # A member of a JSON object, by its name; the value is a string or a list.
-        (rb'("[^"\\]{0,40}' + _NAME + rb'[^"\\]{0,20}"\s*:\s*)(?:' + _STRING + rb"|" + _LIST + rb")",
-         rb'\1"' + MASK + rb'"'),
-        # A header, a repr or an assignment in running text.
-        (rb"(" + _NAME + _QUOTE + rb"\s*[:=]\s*b?" + _QUOTE + rb")(?:(?:bearer|basic)\s+)?" + _WORD,
-         rb"\1" + MASK),
-        (rb"(\bbearer\s+)[^\s'\",\\\[]{6,}", rb"\1" + MASK),
+        # A header, a repr or an assignment.
+        (rf"""({_NAME}['"]?\s*[:=]\s*(?:b(?=['"]))?['"]?)(?:(?:bearer|basic)\s+)?{_WORD}""", rf"\1{MASK}"),
+        (r"""(\bbearer\s+)[^\s'",]{6,}""", rf"\1{MASK}"),
         # A command line, as text or as a list.
-        (rb"(--?[a-z-]*(?:key|token|passw(?:or)?d|secret)(?:=|\s+|['\"],\s*['\"]))" + _WORD, rb"\1" + MASK),
+        (rf"""({_OPTION}(?:=|\s+|['"],\s*['"])){_WORD}""", rf"\1{MASK}"),
         # A URL: a parameter, and the user part.
-        (rb"([?&](?:key|token)=)" + _WORD, rb"\1" + MASK),
-        (rb"(://)[^/\s@'\"\\\[]+@", rb"\1" + MASK + rb"@"),
+        (rf"([?&](?:key|token)=){_WORD}", rf"\1{MASK}"),
+        (r"""(://)[^/\s@'"]+@""", rf"\1{MASK}@"),
         # Keys known by their shape.
-        (rb"\bsk-[a-z0-9_-]{4,}", rb"sk-" + MASK),
-        (rb"\b(?:hf_|[a-z]?sk_|ghp_)[a-z0-9_]{12,}", MASK),
-        (rb"\b(?:akia[0-9a-z]{16}|aiza[0-9a-z_-]{30,}|eyj[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}\.[a-z0-9_-]*)", MASK),
+        (r"\bsk-[a-z0-9_-]{4,}", f"sk-{MASK}"),
+        (r"\b(?:hf_|[a-z]?sk_|ghp_)[a-z0-9_]{12,}", MASK),
+        (r"\b(?:akia[0-9a-z]{16}|aiza[0-9a-z_-]{30,})", MASK),
+        (r"(?<![a-z0-9_-])eyj[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}\.[a-z0-9_-]*", MASK),
     )
-)  # fmt: skip
+)
 
 # Every line that a pattern can match has one of these, and an ordinary request's line has none: to
 # look for them costs a tenth of trying the patterns.
@@ -56,29 +54,37 @@ class Redactor:
     Literals below eight characters are left alone: they would tear ordinary words to pieces.
     """
 
-    __slots__ = ("_literals",)
+    __slots__ = ("_literals", "_signs")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        literals: set[bytes] = set()
-        for secret in secrets:
-            if len(secret) >= MIN_SECRET_LENGTH:
-                literals.add(secret.encode("utf-8", "surrogateescape"))
-                literals.add(json.dumps(secret)[1:-1].encode())
+        literals = {secret for secret in secrets if len(secret) >= MIN_SECRET_LENGTH}
         # The longest first: a secret may be the beginning of another.
         self._literals = tuple(sorted(literals, key=len, reverse=True))
+        # Part of a secret that JSON writes as it is, whichever encoder wrote the line.
+        self._signs = tuple(max(re.split(r"[^ !#-\[\]-~]", one), key=len).encode() for one in self._literals)
 
     def __call__(self, line: bytes) -> bytes:
-        for literal in self._literals:
-            if literal in line:
-                line = line.replace(literal, MASK)
+        """The line, a JSON object, with the same structure and without keys. ASCII if it was changed."""
         lower = line.lower()
-        for sign in _SIGNS:
-            if sign in lower:
-                return _apply(line)
-        return line
+        if not any(sign in lower for sign in _SIGNS) and not any(sign in line for sign in self._signs):
+            return line
+        return json.dumps(self._value(json.loads(line)), separators=(",", ":")).encode()
 
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, list):
+            return [self._value(item) for item in value]
+        if isinstance(value, dict):
+            return {self._text(name): self._member(name, item) for name, item in value.items()}
+        return value
 
-def _apply(line: bytes) -> bytes:
-    for pattern, replacement in _PATTERNS:
-        line = pattern.sub(replacement, line)
-    return line
+    def _member(self, name: str, value: Any) -> Any:
+        return MASK if value is not None and _TELLING_MEMBER.search(name) else self._value(value)
+
+    def _text(self, text: str) -> str:
+        for literal in self._literals:
+            text = text.replace(literal, MASK)
+        for pattern, replacement in _PATTERNS:
+            text = pattern.sub(replacement, text)
+        return text
