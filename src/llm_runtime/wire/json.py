@@ -20,7 +20,7 @@ INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 
 _ALL_BYTES = bytes(range(256))
-_NOT_BRACKETS = bytes(byte for byte in _ALL_BYTES if byte not in b"[]{}")
+_NOT_STRUCTURE = bytes(byte for byte in _ALL_BYTES if byte not in b'[]{}"')
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG_RUN = b"0" * 19
 _LONG_INTEGER = re.compile(rb"(?<![\d.eE+])-?(?:9\d{18}|\d{20,})(?![\d.eE])")
@@ -63,7 +63,7 @@ def parse_body(raw: bytes, limits: JsonLimits = DEFAULT_LIMITS) -> dict[str, Any
 def _check_structure(raw: bytes, limits: JsonLimits) -> None:
     if raw.count(b"{") + raw.count(b"[") <= limits.max_depth:
         return  # too few brackets to break any limit, those inside strings included
-    brackets = _outside_strings(raw).translate(None, _NOT_BRACKETS)
+    brackets = _outside_strings(raw, _NOT_STRUCTURE)
     if brackets.count(b"{") + brackets.count(b"[") > limits.max_containers:
         raise InvalidRequest(
             f"The request body has more than {limits.max_containers} objects and arrays.",
@@ -83,11 +83,14 @@ def _check_structure(raw: bytes, limits: JsonLimits) -> None:
         )
 
 
-def _outside_strings(raw: bytes) -> bytes:
-    """What is not inside a JSON string. Of invalid JSON anything may come out; the parser refuses it."""
+def _outside_strings(raw: bytes, without: bytes = b"") -> bytes:
+    """What is not inside a JSON string, less the bytes in `without`, which must not hold a quote.
+
+    Of invalid JSON anything may come out; the parser refuses it.
+    """
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return b"".join(raw.split(b'"')[::2])
+    return b"".join(raw.translate(None, without).split(b'"')[::2])
 
 
 def _measure(brackets: bytes) -> tuple[int, int]:
