@@ -6,6 +6,7 @@ connection means a dead engine) is the backend's, behind `StreamOwner`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from llm_runtime.core.outcome import Usage
 from llm_runtime.engines.base import Finished
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.exchange import Exchange
-from llm_runtime.wire.assemble import ReplyAssembler
+from llm_runtime.wire.answers import AnswerReader, AssembledReply
 from llm_runtime.wire.errors import upstream_error
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.relay import StreamRelay
@@ -27,12 +28,20 @@ MAX_ERROR_BODY_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """What is sent. The engine is always asked to stream; `assemble` makes one body of its events."""
+    """What is sent, and how the answer is read.
+
+    assemble: the engine is asked to stream and one body is made of its events. reader: chooses by the
+    answer's content type instead; `assemble` then says nothing. refusal: what an answer other than
+    200 means, of its head and its body (cut at MAX_ERROR_BODY_BYTES). headers: besides the fixed ones.
+    """
 
     path: str
     body: bytes
     options: RelayOptions
-    assemble: bool
+    assemble: bool = False
+    reader: Callable[[bytes | None], AnswerReader] | None = None
+    refusal: Callable[[Exchange, bytes], LLMRuntimeError] | None = None
+    headers: Mapping[str, str] | None = None
 
 
 class StreamOwner(Protocol):
@@ -72,9 +81,9 @@ class HttpStream:
         self._upstream = upstream
         self._call = call
         self._owner = owner
-        self._reader: StreamRelay | ReplyAssembler = (
-            ReplyAssembler(call.options) if call.assemble else StreamRelay(call.options)
-        )
+        self._reader: AnswerReader | None = None
+        if call.reader is None:
+            self._reader = AssembledReply(call.options) if call.assemble else StreamRelay(call.options)
         self._has_head = False
         self._released = False
         self._refused = False
@@ -91,8 +100,9 @@ class HttpStream:
             raise StopAsyncIteration
         try:
             if self.exchange is None:
+                call = self._call
                 self.exchange = self._upstream.request(
-                    "POST", self._call.path, self._call.body, same_process=self._owner.same_process
+                    "POST", call.path, call.body, call.headers, self._owner.same_process
                 )
                 if self._poked:
                     self.exchange.poke()
@@ -103,50 +113,41 @@ class HttpStream:
                 self._has_head = True
                 if exchange.status != 200:
                     self._refused = True
-                    raise await _refusal(exchange)
-            if isinstance(self._reader, StreamRelay):
-                return await self._relayed(exchange, self._reader)
-            return await self._assembled(exchange, self._reader)
+                    raise await self._refusal(exchange)
+            reader = self._reader
+            if reader is None:
+                assert self._call.reader is not None
+                reader = self._reader = self._call.reader(exchange.headers.get(b"content-type"))
+            return await self._read(exchange, reader)
         except LLMRuntimeError as error:
             raise self._failed(error) from error.__cause__
 
-    async def _relayed(self, exchange: Exchange, relay: StreamRelay) -> bytes | Finished:
+    async def _read(self, exchange: Exchange, reader: AnswerReader) -> bytes | Finished:
         while True:
             data = await exchange.read()
             if data == b"":
                 return b""
-            out = relay.eof() if data is None else relay.feed(data)
+            out = reader.eof() if data is None else reader.feed(data)
             self._owner.progressed()
-            self.has_token = relay.has_token
-            if relay.has_token and self.first_token_at is None:
+            self.has_token = reader.has_token
+            if reader.has_token and self.first_token_at is None:
                 self.first_token_at = self._owner.now()
-            if relay.done:
-                self._end(relay.usage, relay.finish_reason)
+            if reader.done:
+                self._end(reader)
                 return out if out else self._finish()
             if out:
                 return out
 
-    async def _assembled(self, exchange: Exchange, assembler: ReplyAssembler) -> bytes | Finished:
-        while True:
-            data = await exchange.read()
-            if data == b"":
-                return b""
-            if data is None:
-                assembler.eof()
-            else:
-                assembler.feed(data)
-            self._owner.progressed()
-            if assembler.has_token and self.first_token_at is None:
-                self.first_token_at = self._owner.now()
-            if assembler.done:
-                body = assembler.body()
-                self._end(assembler.usage, assembler.finish_reason)
-                return body
-
-    def _end(self, usage: Usage | None, reason: str | None) -> None:
-        self.finished = Finished(usage or self._reader.spent(), reason or "stop")
+    def _end(self, reader: AnswerReader) -> None:
+        usage = reader.usage or reader.spent()
+        self.finished = Finished(usage, reader.finish_reason or "stop", reader.failed)
         self.answered = True
         self._release()
+
+    async def _refusal(self, exchange: Exchange) -> LLMRuntimeError:
+        body = await _short_body(exchange)
+        refusal = self._call.refusal
+        return refusal(exchange, body) if refusal is not None else _meaning(exchange.status, body)
 
     def _finish(self) -> Finished:
         if self._returned_finish:
@@ -174,9 +175,10 @@ class HttpStream:
     def spent(self) -> Usage:
         if self.finished is not None:
             return self.finished.usage
-        if self._refused or self.exchange is None or not self.exchange.has_started:
+        reader = self._reader
+        if reader is None or self._refused or self.exchange is None or not self.exchange.has_started:
             return Usage(estimated=True)
-        return self._reader.spent()
+        return reader.spent()
 
     def poke(self) -> None:
         if self.exchange is not None:
@@ -185,8 +187,8 @@ class HttpStream:
             self._poked = True
 
 
-async def _refusal(exchange: Exchange) -> LLMRuntimeError:
-    """What an answer other than 200 means; the connection stays usable."""
+async def _short_body(exchange: Exchange) -> bytes:
+    """The body of a refusal; the connection stays usable unless the body is absurdly long."""
     chunks: list[bytes] = []
     num_bytes = 0
     while (chunk := await exchange.read()) is not None:
@@ -195,12 +197,16 @@ async def _refusal(exchange: Exchange) -> LLMRuntimeError:
             exchange.abort()
             break
         chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _meaning(status: int, body: bytes) -> LLMRuntimeError:
     try:
-        payload = orjson.loads(b"".join(chunks))
+        payload = orjson.loads(body)
     except orjson.JSONDecodeError:
         payload = None
-    if exchange.status < 400:
+    if status < 400:
         return BackendProtocolError("The engine gave an answer that is not the protocol it speaks.")
     if payload is None:
-        return BackendError(f"The engine failed with status {exchange.status}.")
-    return upstream_error(payload, exchange.status)
+        return BackendError(f"The engine failed with status {status}.")
+    return upstream_error(payload, status)

@@ -21,7 +21,7 @@ from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.wire.dialects.chat import delta_has_token
 from llm_runtime.wire.errors import upstream_error
-from llm_runtime.wire.logprobs import is_chat_shape, legacy_logprobs
+from llm_runtime.wire.logprobs import is_chat_shape, legacy_logprobs, without_alternatives
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.usage import UsageMeter
 
@@ -230,7 +230,8 @@ class ChunkNormaliser:
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = choice["delta"] = {}
-        changed = _shape_logprobs(choice)
+        changed = self._drop_alternatives(choice)
+        changed = _shape_logprobs(choice) or changed
         if index in self._roles:
             # Clients concatenate the strings of deltas, so a role said twice is damage.
             return delta.pop("role", _ABSENT) is not _ABSENT or changed
@@ -242,7 +243,7 @@ class ChunkNormaliser:
         return True
 
     def _shape_text(self, choice: dict[str, Any], index: int) -> bool:
-        changed = False
+        changed = self._drop_alternatives(choice)
         if not isinstance(choice.get("text"), str):
             choice["text"] = ""
             changed = True
@@ -255,6 +256,9 @@ class ChunkNormaliser:
             choice["logprobs"] = legacy_logprobs(choice["logprobs"], offset)
             changed = True
         return changed
+
+    def _drop_alternatives(self, choice: dict[str, Any]) -> bool:
+        return self._options.drop_alternatives and without_alternatives(choice.get("logprobs"))
 
     def _shape_finish(self, choice: dict[str, Any], index: int) -> bool:
         said = choice.get("finish_reason", _ABSENT)

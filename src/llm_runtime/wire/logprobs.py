@@ -24,3 +24,14 @@ def legacy_logprobs(logprobs: dict[str, Any], offset: int) -> dict[str, Any]:
         offsets.append(offset)
         offset += len(token)
     return {"tokens": tokens, "token_logprobs": chosen, "top_logprobs": top, "text_offset": offsets}
+
+
+def without_alternatives(logprobs: Any) -> bool:
+    """Empties every `top_logprobs`; whether there was any. For engines that cannot give the chosen
+    token's probability alone: a client that asked for no alternatives gets none."""
+    if not is_chat_shape(logprobs):
+        return False
+    for entry in logprobs["content"]:
+        if isinstance(entry, dict):
+            entry["top_logprobs"] = []
+    return True

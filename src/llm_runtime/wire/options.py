@@ -39,7 +39,8 @@ class RelayOptions:
     num_choices: answers expected (n x num_prompts).
     prompt_tokens_estimate: for an engine that never reports usage.
     usage_per_choice: see UsageMeter. translate_logprobs: legacy completions come with logprobs in
-    chat shape (llama.cpp). strip_members: top-level members that clients never see.
+    chat shape (llama.cpp). drop_alternatives: only the chosen tokens' log probabilities were asked
+    for. strip_members: top-level members that clients never see.
     """
 
     kind: EndpointKind
@@ -53,6 +54,7 @@ class RelayOptions:
     keep_engine_id: bool = True
     usage_per_choice: bool = False
     translate_logprobs: bool = False
+    drop_alternatives: bool = False
     strip_members: frozenset[str] = ENGINE_MEMBERS
     finish_aliases: Mapping[str, str] = field(default_factory=lambda: FINISH_ALIASES)
 

@@ -12,24 +12,24 @@ import pytest
 
 from llm_runtime.core.clock import SystemClock
 from llm_runtime.engines.assets import ModelStore
+from llm_runtime.engines.child_backend import EngineHost
 from llm_runtime.engines.config import BUILTIN_MODEL, LlamaCppConfig, SupervisionConfig
 from llm_runtime.engines.llama_cpp.backend import LlamaCppBackend
 
 MODEL = "smollm2-135m"
-CONFIG = LlamaCppConfig(native_backend_concurrency=4, n_threads=1)
+CONFIG = LlamaCppConfig(n_threads=1)
+NUM_SLOTS = 4
 SUPERVISION = SupervisionConfig(restart_backoff_s=0.1)
 
 
 def make_backend(state_dir: Path, **changes: object) -> LlamaCppBackend:
     return LlamaCppBackend(
         replace(CONFIG, **changes),  # type: ignore[arg-type]
-        SUPERVISION,
+        EngineHost(SUPERVISION, SystemClock(), os.environ, state_dir),
+        num_slots=NUM_SLOTS,
         model=MODEL,
         model_path=ModelStore(os.environ).ensure(BUILTIN_MODEL),
         model_created=1,
-        clock=SystemClock(),
-        environ=os.environ,
-        state_dir=state_dir,
     )
 
 

@@ -20,6 +20,6 @@ class TestLlamaCpp(BackendConformance):
     )
 
     @pytest.fixture
-    async def backend(self, tmp_path: Path) -> AsyncIterator[Backend]:  # type: ignore[override]
+    async def backend(self, tmp_path: Path) -> AsyncIterator[Backend]:
         async with running(tmp_path) as backend:
             yield backend

@@ -8,7 +8,7 @@ import orjson
 
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.http_stream import EngineCall
-from llm_runtime.engines.llama_cpp.fields import engine_body
+from llm_runtime.engines.llama_cpp.fields import engine_body, wants_chosen_only
 from llm_runtime.engines.llama_cpp.slots import TAG_FIELD
 from llm_runtime.wire.options import RelayOptions
 
@@ -37,6 +37,7 @@ def engine_call(request: RuntimeRequest, tag: int) -> EngineCall:
         keep_engine_id=not completions,
         usage_per_choice=True,
         translate_logprobs=completions,
+        drop_alternatives=wants_chosen_only(request),
     )
     return EngineCall(_PATHS[request.kind], orjson.dumps(body), options, assemble=not request.stream)
 

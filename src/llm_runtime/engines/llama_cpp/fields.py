@@ -53,8 +53,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Values that ask for nothing, so that even an engine without the feature obeys them."""
 
-MAX_TOP_LOGPROBS = 20
-
 
 @dataclass(frozen=True, slots=True)
 class TemplateAbilities:
@@ -111,4 +109,15 @@ def engine_body(request: RuntimeRequest) -> dict[str, Any]:
         if name in body and body[name] in values:
             del body[name]
     body["max_tokens"] = request.max_tokens
+    if wants_chosen_only(request):
+        # The engine gives 20 alternatives where none are named, and no probability at all for 0.
+        body["top_logprobs" if request.kind is EndpointKind.CHAT else "logprobs"] = 1
     return body
+
+
+def wants_chosen_only(request: RuntimeRequest) -> bool:
+    """Whether log probabilities were asked for, but none of alternatives."""
+    logprobs = request.body.get("logprobs")
+    if request.kind is EndpointKind.CHAT:
+        return logprobs is True and not request.body.get("top_logprobs")
+    return logprobs == 0 and logprobs is not False
