@@ -69,10 +69,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last item of a stream. reason: OpenAI's finish reason (of choice 0)."""
+    """The last item of a stream. reason: OpenAI's finish reason (of choice 0).
+
+    failed: the engine's answer is whole, was passed on, and says itself that it failed.
+    """
 
     usage: Usage
     reason: str
+    failed: bool = False
 
 
 class EngineStream(Protocol):

@@ -20,11 +20,15 @@ from llm_runtime.wire.usage import read_usage, usage_object
 
 @dataclass(frozen=True, slots=True)
 class PlainReply:
-    """raw: the JSON for the client. usage: None if the engine did not say. finish_reason: of choice 0."""
+    """raw: the JSON for the client. usage: None if the engine did not say. finish_reason: of choice 0.
+
+    failed: a whole answer that says itself that it failed.
+    """
 
     raw: bytes
     usage: Usage | None
     finish_reason: str
+    failed: bool = False
 
 
 def normalise_body(raw: bytes, options: RelayOptions) -> PlainReply:

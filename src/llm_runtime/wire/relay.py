@@ -48,6 +48,8 @@ class StreamRelay:
         "has_token",
     )
 
+    failed = False  # a chat stream that fails raises; see AnswerReader
+
     def __init__(self, options: RelayOptions) -> None:
         self._options = options
         self._normaliser = ChunkNormaliser(options)
