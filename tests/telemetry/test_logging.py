@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from llm_runtime.core.outcome import Outcome, Usage
 from llm_runtime.telemetry.config import TelemetryConfig
 from llm_runtime.telemetry.log_events import FanOutEvents, LogEvents
 from llm_runtime.telemetry.log_exceptions import describe, message_of
-from llm_runtime.telemetry.logging import LineLog, LineSink, StandardHandler, configure_logging
+from llm_runtime.telemetry.logging import LineLog, StandardHandler, configure_logging
 from llm_runtime.telemetry.metrics import MetricsCollector
 from tests.telemetry.builders import MARKER, record, request, timeline
 
@@ -355,87 +354,34 @@ def test_endless_nesting_ends(stream: Stream) -> None:
     assert len(stream.lines) == 1
 
 
-@given(fields=st.dictionaries(st.text(max_size=8), st.text() | st.floats() | st.binary(), max_size=4))
-def test_any_fields_make_one_line(fields: dict[str, Any]) -> None:
-    stream = Stream()
-    lines = configure(stream)
-    lines.write("info", "x", fields)
-    assert len(stream.lines) == 1
-    assert stream.getvalue().count(b"\n") == 1
+ANYTHING = st.text() | st.floats() | st.binary() | st.integers() | st.text(st.characters(codec=None))
 
 
-# ---- the stream
+@given(fields=st.dictionaries(st.text(max_size=8), ANYTHING, max_size=4), vetted=st.booleans())
+def test_any_fields_make_one_line(fields: dict[str, Any], vetted: bool) -> None:
+    for fmt in ("json", "console"):
+        stream = Stream()
+        lines = configure(stream, fmt=fmt)
+        lines.write("info", "x", fields, vetted=vetted)
+        assert len(stream.getvalue().decode().splitlines()) == 1
+        if fmt == "json":
+            assert stream.lines[0]["event"] == fields.get("event", "x")
 
 
-def test_lines_of_many_threads_do_not_mix() -> None:
-    read_end, write_end = os.pipe()
-    chunks: list[bytes] = []
-
-    def drain() -> None:
-        while chunk := os.read(read_end, 65536):
-            chunks.append(chunk)
-
-    reader = threading.Thread(target=drain)
-    reader.start()
-    with open(write_end, "wb", buffering=0) as pipe:
-        lines = configure_logging(TelemetryConfig(log_format="json"), stream=pipe)
-
-        def write(name: int) -> None:
-            for number in range(200):
-                lines.write("info", "x", {"name": name, "number": number, "fill": "y" * (number * 40)})
-
-        writers = [threading.Thread(target=write, args=(name,)) for name in range(4)]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
-    reader.join()
-    os.close(read_end)
-    seen = [json.loads(line) for line in b"".join(chunks).splitlines()]
-    assert len(seen) == 800
-    for name in range(4):
-        assert [line["number"] for line in seen if line["name"] == name] == list(range(200))
-
-
-class Broken(Stream):
-    """A disk that is full until told otherwise; may take only part of a write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.full = True
-        self.part = 10**9
-
-    def write(self, data: Any) -> int:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        return super().write(bytes(data)[: self.part])
-
-
-def test_what_cannot_be_written_is_counted_and_told_later() -> None:
-    stream = Broken()
-    sink = LineSink(stream)
-    for _ in range(3):
-        sink.write(b'{"event":"lost"}')
-    assert sink.num_lost == 3
-    stream.full = False
-    sink.write(b'{"event":"back"}')
-    assert stream.lines == [{"level": "error", "event": "log.lost", "lines": 3}, {"event": "back"}]
-    assert sink.num_lost == 0
-
-
-def test_a_closed_stream_ends_nothing() -> None:
-    stream = Stream()
-    sink = LineSink(stream)
-    stream.close()
-    sink.write(b"{}")
-    assert sink.num_lost == 1
-
-
-def test_a_write_taken_in_parts_makes_a_whole_line() -> None:
-    stream = Broken()
-    stream.full, stream.part = False, 3
-    LineSink(stream).write(b'{"event":"whole"}')
-    assert stream.lines == [{"event": "whole"}]
+@pytest.mark.parametrize("form", ["true", "exception", "tuple"])
+def test_every_form_of_exc_info_is_described(stream: Stream, form: str) -> None:
+    configure(stream)
+    try:
+        raise OSError("disk")
+    except OSError as error:
+        info = {"true": True, "exception": error, "tuple": (type(error), error, error.__traceback__)}[form]
+        structlog.get_logger().error("x", exc_info=info)
+    structlog.get_logger().error("y", exc_info=None)
+    structlog.get_logger().error("z", exc_info=True)
+    assert stream.lines[0]["exception"].endswith("OSError: disk")
+    assert "exception" not in stream.lines[1]
+    assert "exception" not in stream.lines[2]
+    assert not [line for line in stream.lines if "exc_info" in line]
 
 
 # ---- the console
@@ -610,3 +556,18 @@ def test_every_listener_hears_every_event(stream: Stream) -> None:
         assert counts.batch_sizes[2] == 1
         assert metrics.series["tiny", "chat", "standard"].queue_wait.sum == 0.5
     assert len(stream.lines) == 9
+
+
+def test_the_end_of_the_process_sends_what_waits() -> None:
+    read_end, write_end = os.pipe()
+    with open(write_end, "wb", buffering=0) as pipe:
+        lines = configure_logging(TelemetryConfig(log_format="json"), stream=pipe)
+        filler = {"fill": "x" * 1000}
+        for _ in range(70):
+            lines.write("info", "filler", filler)
+        data = os.read(read_end, 1 << 20)
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        data += os.read(read_end, 1 << 20)
+    os.close(read_end)
+    assert [json.loads(line)["event"] for line in data.splitlines()] == ["filler"] * 70

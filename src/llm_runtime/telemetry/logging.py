@@ -1,8 +1,7 @@
 """Logs: one JSON object per line, or lines for people on a terminal. Never a key, never a prompt.
 
 Ours come through structlog, those of libraries and uvicorn through the standard logging module; both
-end in the same rendering and the same stream, so lines never interleave and look alike. A line is one
-unbuffered write.
+end in the same rendering and the same stream, so lines never interleave and look alike.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import logging
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -23,6 +21,7 @@ import structlog
 
 from llm_runtime.telemetry.config import TelemetryConfig
 from llm_runtime.telemetry.log_exceptions import describe, message_of
+from llm_runtime.telemetry.log_sink import LineSink
 from llm_runtime.telemetry.redact import Redactor
 from llm_runtime.telemetry.snapshot import finite
 
@@ -30,7 +29,7 @@ Event = MutableMapping[str, Any]
 Renderer = Callable[[Event, bool], bytes]
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_UTC_Z
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # In UTF-8: what JSON may hold as it is, but terminals obey or line readers split at.
 _C1_OR_SEPARATOR = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 
@@ -84,46 +83,14 @@ class LineLog:
         stamped = {"timestamp": _utc(at), "level": level, "event": event, **fields}
         self._sink.write(self._render(stamped, vetted))
 
+    def flush(self) -> None:
+        """Sends what still waits for the reader, as far as it takes it now."""
+        self._sink.flush()
+
     def take(self, _: Any, method: str, event: Event) -> Event:
         """structlog's last processor."""
         self.write(_LEVELS.get(method, method), event.pop("event"), event)
         raise structlog.DropEvent
-
-
-class LineSink:
-    """Writes whole lines to one stream, from any thread. What cannot be written is counted, not raised:
-    a full disk or a closed pipe must not end requests. The count is told once writing works again.
-    """
-
-    __slots__ = ("_lock", "_stream", "num_lost")
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        # Re-entrant: a finalizer that runs inside a write may log as well.
-        self._lock = threading.RLock()
-        self.num_lost = 0
-
-    def write(self, line: bytes) -> None:
-        """One line, without its line feed."""
-        with self._lock:
-            if self.num_lost and self._write(
-                b'{"level":"error","event":"log.lost","lines":%d}\n' % self.num_lost
-            ):
-                self.num_lost = 0
-            if not self._write(line + b"\n"):
-                self.num_lost += 1
-
-    def _write(self, data: bytes) -> bool:
-        left = memoryview(data)
-        try:
-            while left:
-                num_written = self._stream.write(left)
-                if not num_written:
-                    return False
-                left = left[num_written:]
-        except (OSError, ValueError):
-            return False
-        return True
 
 
 class JsonLines:
@@ -145,9 +112,9 @@ class ConsoleLines:
         self._console = structlog.dev.ConsoleRenderer(colors=colors, sort_keys=False)
 
     def __call__(self, event: Event, vetted: bool) -> bytes:
-        plain: dict[str, Any] = orjson.loads(self._redact(_json(event)))
+        plain: dict[str, Any] = json.loads(self._redact(_json(event)))
         exception = plain.pop("exception", None)
-        shown = {key: _visible(value) for key, value in plain.items()}
+        shown = {_visible(key): _visible(value) for key, value in plain.items()}
         if exception is not None:
             shown["exception"] = "\n".join(map(_visible, str(exception).splitlines()))
         line = self._console(None, "", shown)
@@ -202,16 +169,15 @@ _LEVELS = {"warn": "warning", "fatal": "critical", "exception": "error"}
 
 
 def _explain(_: Any, __: str, event: Event) -> Event:
-    """Replaces `exc_info` by a description without data."""
-    if "exc_info" in event:
-        info = event.pop("exc_info")
-        error = info if isinstance(info, BaseException) else (info or (None, None))
-        if info is True:
-            error = sys.exc_info()
-        if isinstance(error, tuple):
-            error = error[1]
-        if error is not None:
-            event["exception"] = describe(error)
+    """Replaces `exc_info`, in any of the forms it is given, by a description without data."""
+    info = event.pop("exc_info", None)
+    error: Any = info
+    if isinstance(info, tuple):
+        error = info[1]
+    elif info and not isinstance(info, BaseException):
+        error = sys.exc_info()[1]
+    if isinstance(error, BaseException):
+        event["exception"] = describe(error)
     return event
 
 
@@ -236,12 +202,17 @@ class StandardHandler(logging.Handler):
             fields["exception"] = describe(record.exc_info[1])
         self._lines.write(record.levelname.lower(), _text_of(record), fields, at=record.created)
 
+    def flush(self) -> None:
+        """Called by the logging module at the end of the process."""
+        self._lines.flush()
+
 
 def _text_of(record: logging.LogRecord) -> str:
     try:
         text = record.getMessage()
-    except (TypeError, ValueError, KeyError):
-        return str(record.msg)
+    except Exception:
+        # A library's mistake between message and arguments, which must not become ours.
+        return record.msg if isinstance(record.msg, str) else f"<{type(record.msg).__name__}>"
     # asyncio appends the repr of a task, and with it the text of its exception.
     return text.partition("\n")[0] if record.name == "asyncio" else text
 
