@@ -52,6 +52,25 @@ class BodyTooLarge(InvalidRequest):
     reason = "request_too_large"
 
 
+class BodyTimeout(InvalidRequest):
+    """The client did not finish sending its body."""
+
+    reason = "body_timeout"
+    retryable = True
+
+
+class UnprocessableRequest(InvalidRequest):
+    """Well formed, and an upstream says that it makes no sense."""
+
+    reason = "unprocessable_request"
+
+
+class UnsupportedEndpoint(InvalidRequest):
+    """The model exists, but whatever serves it has no such API."""
+
+    reason = "unsupported_endpoint"
+
+
 class UnsupportedMediaType(InvalidRequest):
     reason = "unsupported_media_type"
 
@@ -138,6 +157,12 @@ class BackendUnavailable(BackendError):
     """No engine took the request: nothing was computed, so trying elsewhere is always safe."""
 
     reason = "backend_unavailable"
+
+
+class UpstreamRateLimited(BackendUnavailable):
+    """An upstream's own limit refused the request."""
+
+    reason = "upstream_rate_limited"
 
 
 class BackendCrashed(BackendError):

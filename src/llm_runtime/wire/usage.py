@@ -12,12 +12,12 @@ def read_usage(usage: Any) -> Usage | None:
     """A `usage` object as counts; None if it is not one. Total is never read: it is the sum."""
     if not isinstance(usage, Mapping):
         return None
-    prompt = _count(usage.get("prompt_tokens"))
-    completion = _count(usage.get("completion_tokens") or 0)
+    prompt = count_of(usage.get("prompt_tokens"))
+    completion = count_of(usage.get("completion_tokens") or 0)
     if prompt is None or completion is None:
         return None
     details = usage.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    cached = count_of(details.get("cached_tokens")) if isinstance(details, Mapping) else None
     return Usage(prompt, completion, cached or 0)
 
 
@@ -80,6 +80,7 @@ class UsageMeter:
         return {**self._last[1], **counts}
 
 
-def _count(value: Any) -> int | None:
+def count_of(value: Any) -> int | None:
+    """A count as JSON may hold one; None for anything else."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return value if is_count else None

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
+
+FAILED = "failed"
+"""The finish reason of an answer that says itself that it failed."""
 
 
 class Dialect(Protocol):
@@ -30,3 +34,21 @@ class Dialect(Protocol):
         ...
 
     def error_body(self, error: dict[str, Any]) -> bytes: ...
+
+
+class TypedDialect(Dialect, Protocol):
+    """A family whose events bear a `type` and whose stream ends with an event of its own."""
+
+    def is_end(self, event: dict[str, Any]) -> bool: ...
+
+    def finish_reason(self, event: dict[str, Any]) -> str | None:
+        """Why the answer ended, of an event or plain body that says so; FAILED if it failed."""
+        ...
+
+    def failure(self, event: dict[str, Any]) -> LLMRuntimeError | None:
+        """What an error event or error body means; None for any other."""
+        ...
+
+    def show_model(self, event: dict[str, Any], model: str) -> bool:
+        """Puts the name clients know in the place of the engine's. Whether anything changed."""
+        ...
