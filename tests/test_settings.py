@@ -30,7 +30,7 @@ def sample(leaf: Leaf) -> Any:
     if leaf.annotation is bool:
         return not leaf.default
     if "float" in str(leaf.annotation):
-        return 2.5
+        return 0.5 if "Le(le=1)" in str(leaf.annotation) else 2.5
     if "int" in str(leaf.annotation):
         return 4096
     return "::1"

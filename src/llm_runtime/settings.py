@@ -160,11 +160,11 @@ def _check_exposure(server: ServerConfig) -> None:
 
 def _check_engines(engines: EnginesConfig) -> None:
     llama, supervision = engines.llama_cpp, engines.supervision
-    if llama.n_batch is not None and llama.n_batch < llama.native_backend_concurrency:
+    if engines.backend == "llama.cpp" and llama.n_batch is not None and llama.n_batch < engines.concurrency:
         raise ConfigError(
             f"engines.llama_cpp.n_batch = {llama.n_batch} is below the number of slots, which kills the "
-            f"engine: make it at least {llama.native_backend_concurrency} "
-            "(engines.llama_cpp.native_backend_concurrency), or leave it unset"
+            f"engine: make it at least {engines.concurrency} "
+            "(engines.native_backend_concurrency), or leave it unset"
         )
     if supervision.restart_backoff_max_s < supervision.restart_backoff_s:
         raise ConfigError(

@@ -71,6 +71,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "Cap on generated tokens when a request names none.", "DEFAULT_MAX_TOKENS"
         ),
         "engines.backend": Row("Which engine serves.", "BACKEND"),
+        "engines.native_backend_concurrency": Row(
+            "Sequences at once in an engine that batches by itself; unset: llama.cpp 8, vLLM 128.",
+            "NATIVE_BACKEND_CONCURRENCY",
+        ),
         "engines.mock.prefill_latency_ms": Row(
             "Mock engine: milliseconds before the first token, once per batch.", "PREFILL_LATENCY_MS"
         ),
@@ -80,9 +84,6 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "engines.mock.context_tokens": Row("Mock engine: context of one request, in tokens."),
         "engines.llama_cpp.server_binary": Row(
             "A `llama-server` program to run instead of the embedded engine."
-        ),
-        "engines.llama_cpp.native_backend_concurrency": Row(
-            "Sequences the engine works on at once (its slots).", "NATIVE_BACKEND_CONCURRENCY"
         ),
         "engines.llama_cpp.n_ctx": Row(
             "Context of one request, in tokens; the engine is given this times its slots.", "N_CTX"
@@ -98,6 +99,29 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "a cancelled prefill stops soon."
         ),
         "engines.llama_cpp.cache_ram_mib": Row("The engine's prompt cache in host memory, in MiB."),
+        "engines.vllm.command": Row(
+            "Program (with first arguments) that starts a vLLM server, instead of vLLM's own entry point.",
+            "VLLM_COMMAND",
+        ),
+        "engines.vllm.python": Row(
+            "Python of vLLM's environment; unset: our own where vLLM is installed in it, else that of "
+            "`.venv-vllm` beside our environment."
+        ),
+        "engines.vllm.port": Row("Loopback port of vLLM; unset: a private Unix socket.", "VLLM_PORT"),
+        "engines.vllm.gpu_memory_utilization": Row(
+            "Share of the GPU's memory that vLLM may take; unset: vLLM's default.",
+            "VLLM_GPU_MEMORY_UTILIZATION",
+        ),
+        "engines.vllm.max_model_len": Row(
+            "vLLM: prompt and answer together, in tokens; unset: what the model was trained for.",
+            "VLLM_MAX_MODEL_LEN",
+        ),
+        "engines.vllm.prefix_caching": Row("vLLM: keeps the work done for prompts that begin alike."),
+        "engines.vllm.scheduling_policy": Row(
+            "vLLM's own order; with `priority` it is told each request's priority."
+        ),
+        "engines.vllm.extra_arguments": Row("More arguments for vLLM, as one would type them."),
+        "engines.vllm.start_timeout_s": Row("How long vLLM may take until it is ready."),
         "engines.supervision.start_timeout_s": Row("How long an engine may take until it is ready."),
         "engines.supervision.stop_grace_s": Row("Time between asking an engine to stop and killing it."),
         "engines.supervision.restart_backoff_s": Row("Wait before the first restart; doubles each time."),

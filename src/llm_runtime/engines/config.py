@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
-BackendKind = Literal["llama.cpp", "mock"]
+BackendKind = Literal["llama.cpp", "vllm", "vllm-inprocess", "mock"]
+
+DEFAULT_CONCURRENCY: Mapping[BackendKind, int] = MappingProxyType(
+    {"llama.cpp": 8, "vllm": 128, "vllm-inprocess": 128}
+)
+"""Sequences at once of engines that batch by themselves, where nothing is configured."""
 
 BUILTIN_MODEL = "builtin:smollm2-135m"
 
@@ -38,19 +45,39 @@ class MockConfig:
 class LlamaCppConfig:
     """server_binary: an external `llama-server` to run instead of the embedded `xllamacpp`.
 
-    native_backend_concurrency: slots. n_ctx: context tokens of one request (the engine gets it
-    times slots). n_threads: None chooses (see docs/configuration.md). n_batch: None means
-    max(slots, 16), the largest that still cancels within 500 ms in prefill.
-    cache_ram_mib: the engine's host-memory prompt cache.
+    n_ctx: context tokens of one request (the engine gets it times slots). n_threads: None chooses
+    (see docs/configuration.md). n_batch: None means max(slots, 16), the largest that still cancels
+    within 500 ms in prefill. cache_ram_mib: the engine's host-memory prompt cache.
     """
 
     server_binary: str | None = None
-    native_backend_concurrency: Annotated[int, Ge(1)] = 8
     n_ctx: Annotated[int, Ge(64)] = 2048
     n_threads: Annotated[int, Ge(1)] | None = None
     n_gpu_layers: Annotated[int, Ge(0)] = 0
     n_batch: Annotated[int, Ge(1)] | None = None
     cache_ram_mib: Annotated[int, Ge(0)] = 256
+
+
+@dataclass(frozen=True, slots=True)
+class VllmConfig:
+    """Of `vllm` and `vllm-inprocess`; None leaves a value to vLLM.
+
+    command: the program with its first arguments, as a shell would split them, instead of vLLM's own
+    entry point. python: the interpreter of vLLM's environment; None looks for one (see docs/engines.md).
+    port: on loopback; None: a private Unix socket. gpu_memory_utilization: share of the GPU's memory.
+    max_model_len: tokens of prompt and answer together. extra_arguments: for `vllm serve`, as a shell
+    would split them. start_timeout_s: loading and compiling a large model takes minutes.
+    """
+
+    command: str | None = None
+    python: str | None = None
+    port: Annotated[int, Ge(1), Le(65535)] | None = None
+    gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
+    max_model_len: Annotated[int, Ge(1)] | None = None
+    prefix_caching: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    extra_arguments: str = ""
+    start_timeout_s: Annotated[float, Gt(0)] = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +99,17 @@ class SupervisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class EnginesConfig:
+    """native_backend_concurrency: sequences that an engine which batches by itself works on at once;
+    None: `DEFAULT_CONCURRENCY`."""
+
     backend: BackendKind = "llama.cpp"
+    native_backend_concurrency: Annotated[int, Ge(1)] | None = None
     mock: MockConfig = MockConfig()
     llama_cpp: LlamaCppConfig = LlamaCppConfig()
+    vllm: VllmConfig = VllmConfig()
     supervision: SupervisionConfig = SupervisionConfig()
+
+    @property
+    def concurrency(self) -> int:
+        """Sequences at once of the chosen engine, if it batches by itself."""
+        return self.native_backend_concurrency or DEFAULT_CONCURRENCY.get(self.backend, 1)

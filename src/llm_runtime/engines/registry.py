@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llm_runtime.core.clock import Clock
 from llm_runtime.engines.base import Backend
+from llm_runtime.engines.child_backend import EngineHost
 from llm_runtime.engines.config import BackendKind, EnginesConfig
 
 
@@ -26,6 +27,10 @@ class BackendSpec:
     clock: Clock
     environ: Mapping[str, str]
     state_dir: Path
+
+    @property
+    def host(self) -> EngineHost:
+        return EngineHost(self.config.supervision, self.clock, self.environ, self.state_dir)
 
 
 def _mock(spec: BackendSpec) -> Backend:
@@ -46,13 +51,11 @@ def _llama_cpp(spec: BackendSpec) -> Backend:
     assert spec.model_path is not None
     return LlamaCppBackend(
         spec.config.llama_cpp,
-        spec.config.supervision,
+        spec.host,
+        num_slots=spec.config.concurrency,
         model=spec.model_name,
         model_path=spec.model_path,
         model_created=spec.model_created,
-        clock=spec.clock,
-        environ=spec.environ,
-        state_dir=spec.state_dir,
     )
 
 

@@ -1,0 +1,147 @@
+"""What every `Backend` whose engine is a process of its own shares: lives one after another, each
+started and judged by the supervisor, and what `Backend` promises on top of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from llm_runtime.core.clock import Clock
+from llm_runtime.core.errors import BackendUnavailable
+from llm_runtime.engines.base import BackendInfo, BackendState, BackendStatus, EngineStream, Work
+from llm_runtime.engines.config import SupervisionConfig
+from llm_runtime.engines.supervisor import Engine, Supervisor
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHost:
+    """What running an engine needs of this machine and process.
+
+    environ: what engine programs inherit. state_dir: existing folder for the guards' notes.
+    """
+
+    supervision: SupervisionConfig
+    clock: Clock
+    environ: Mapping[str, str]
+    state_dir: Path
+
+
+class OpenStream(EngineStream, Protocol):
+    def cancel(self) -> None:
+        """As `Run.cancel`."""
+        ...
+
+
+class EngineLife(Engine, Protocol):
+    """One life of an engine: from its start to its end. A crash ends it, a restart is a new one."""
+
+    @property
+    def progressed_at(self) -> float | None:
+        """As `Backend.signs_of_life`."""
+        ...
+
+    def open(self, work: Work) -> OpenStream: ...
+
+
+L = TypeVar("L", bound=EngineLife)
+
+
+class StreamRun:
+    """`base.Run` over independent streams: for engines that batch by themselves."""
+
+    def __init__(self, streams: Mapping[str, OpenStream]) -> None:
+        self._streams = streams
+
+    def stream(self, request_id: str) -> EngineStream:
+        return self._streams[request_id]
+
+    def cancel(self, request_id: str) -> None:
+        self._streams[request_id].cancel()
+
+
+class ChildBackend(Generic[L]):
+    """Owned by the runtime; everything but `start` and `aclose` is called from the loop.
+
+    launch: starts a life and returns it ready. Raises ConfigError where trying again cannot help,
+    another LLMRuntimeError otherwise; leaves nothing behind when it raises or is cancelled. It may
+    replace `info` by what the engine said of itself.
+    """
+
+    def __init__(
+        self, info: BackendInfo, supervision: SupervisionConfig, launch: Callable[[], Awaitable[L]]
+    ) -> None:
+        self.info = info
+        self._launch = launch
+        self._life: L | None = None
+        self._on_change: Callable[[], None] | None = None
+        self._supervisor = Supervisor(self._begin, supervision, self._changed)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> BackendStatus:
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            return BackendStatus(BackendState.FAILED, "the engine's supervisor failed")
+        return self._supervisor.status
+
+    @property
+    def num_restarts(self) -> int:
+        return self._supervisor.num_restarts
+
+    async def start(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        name = f"{self.info.name} supervisor"
+        self._task = asyncio.get_running_loop().create_task(self._supervisor.run(), name=name)
+        self._task.add_done_callback(self._supervisor_ended)
+        await self._supervisor.wait_ready()
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def open(self, batch: Sequence[Work]) -> StreamRun:
+        life = self._life
+        if life is None:
+            raise BackendUnavailable("The engine is not running.")
+        return StreamRun({work.request.id: life.open(work) for work in batch})
+
+    def signs_of_life(self) -> float | None:
+        return self._life.progressed_at if self._life is not None else None
+
+    async def _begin(self) -> L:
+        self._life = await self._launch()
+        return self._life
+
+    def _changed(self, status: BackendStatus) -> None:
+        if status.state in (BackendState.CRASHED, BackendState.FAILED):
+            error = self._supervisor.last_error
+            notes = getattr(error, "__notes__", []) if error is not None else []
+            log.error(
+                "engine.ended", engine=self.info.name, state=status.state.value, detail="\n".join(notes)
+            )
+        if status.state not in (BackendState.READY, BackendState.DRAINING):
+            self._life = None
+        if self._on_change is not None:
+            self._on_change()
+
+    def _supervisor_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("engine.supervisor_failed", engine=self.info.name, exc_info=task.exception())
+            if self._on_change is not None:
+                self._on_change()
+
+
+def log_engine_line(engine: str) -> Callable[[str, str], None]:
+    """For what an engine prints."""
+
+    def line(stream: str, text: str) -> None:
+        log.debug("engine.output", engine=engine, stream=stream, line=text)
+
+    return line
