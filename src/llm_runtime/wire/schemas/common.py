@@ -42,6 +42,18 @@ Metadata = Annotated[
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
 
+Priority = Annotated[int, Strict(), Field(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)]
+
+
+class SharedFields(BaseModel):
+    """What the endpoints beside chat and completions have in common."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    model: ModelName
+    priority: Priority | None = None
+
+
 class StreamOptions(BaseModel):
     """include_obfuscation is understood and not done: padding is opt-in and not offered."""
 
@@ -69,7 +81,7 @@ class GenerationRequest(BaseModel):
     top_p: Probability | None = None
     user: Str | None = None
 
-    priority: Annotated[int, Strict(), Field(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)] | None = None
+    priority: Priority | None = None
     service_tier: ServiceTier | None = None
 
     cache_salt: NonEmptyStr | None = None

@@ -11,7 +11,7 @@ from llm_runtime.wire.schemas.common import Bool, GenerationRequest, Str, TokenI
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 
 
-def _prompt_form(prompt: Any) -> str | None:
+def prompt_form(prompt: Any) -> str | None:
     """Which form a prompt has, by its first element, so that errors speak of that form only."""
     if isinstance(prompt, str):
         return "text"
@@ -28,7 +28,7 @@ Prompt = Annotated[
     | Annotated[list[Str], Field(min_length=1, fail_fast=True), Tag("texts")]
     | Annotated[TokenIds, Tag("tokens")]
     | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True), Tag("token_lists")],
-    Discriminator(_prompt_form),
+    Discriminator(prompt_form),
 ]
 
 
