@@ -12,7 +12,7 @@ import random
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,17 +85,20 @@ def build_app(settings: Settings) -> RuntimeApp:
     return build(settings).app
 
 
-def build(settings: Settings) -> Built:
-    """Every object, nothing started. Raises ConfigError where the settings cannot work."""
+def build(settings: Settings, *, backend: Backend | None = None, listeners: Sequence[Events] = ()) -> Built:
+    """Every object, nothing started. Raises ConfigError where the settings cannot work.
+
+    backend: serve with this engine instead of the configured one; listeners: told of events as well.
+    """
     lines = configure_logging(settings.telemetry, secrets=settings.server.api_keys)
     for warning in settings.warnings:
         log.warning("settings.warning", message=warning)
     clock = SystemClock()
-    backend = _backend(settings, clock)
+    backend = backend or _backend(settings, clock)
     keys = ApiKeys(settings.server.api_keys)
     estimator = TokenEstimator()
     metrics = MetricsCollector(models=[backend.info.model], tenants=keys.tenants)
-    events = FanOutEvents(metrics, LogEvents(lines))
+    events = FanOutEvents(metrics, LogEvents(lines), *listeners)
     queue_cap = _queue_cap(settings)
     runtime = _runtime(settings, backend, events, clock, queue_cap)
     gpu = NvidiaSmiSampler(settings.telemetry.gpu_poll_interval_s)
@@ -216,8 +219,10 @@ def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], Abstr
             await runtime.start()
             yield
         finally:
-            await runtime.aclose()
-            await signals.restore()
+            try:
+                await runtime.aclose()
+            finally:
+                await signals.restore()
 
     return lifespan
 
@@ -234,7 +239,12 @@ def _check_exposed(host: str, settings: Settings) -> None:
 
 def serve(settings: Settings) -> int:
     """Runs the server until it is stopped; the process's exit status. Raises ConfigError."""
-    built = build(settings)
+    return run(build(settings))
+
+
+def run(built: Built) -> int:
+    """Serves what was built, as `serve` does."""
+    settings = built.settings
     listener = _listen(settings.server.host, settings.server.port)
     host, port = settings.server.host, listener.getsockname()[1]
     built.runtime.on_ready = lambda: _announce(host, port, built)
@@ -255,7 +265,7 @@ def serve(settings: Settings) -> int:
     server = uvicorn.Server(config)
     server.run(sockets=[listener])
     listener.close()
-    return 0 if server.started and built.runtime.fatal_reason is None else 1
+    return 0 if server.started else 1
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -45,12 +45,15 @@ class TimeLimits:
     request_s: plain reply: arrival to the last byte. Stream: arrival to the first token.
     idle_s: between two reads from the engine once a stream has begun.
     total_s: arrival to the end, only when the client or its key declared a deadline.
+    first_byte_s: stream: arrival to the first byte of any kind, a comment included; set when the client
+        has said that it waits no longer for it.
     """
 
     queue_s: float | None = None
     request_s: float | None = 120.0
     idle_s: float | None = 60.0
     total_s: float | None = None
+    first_byte_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

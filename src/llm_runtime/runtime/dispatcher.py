@@ -7,17 +7,22 @@ a lease became free, an engine changed state) and by one timer at the instant th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
 
 from llm_runtime.core.clock import Clock
-from llm_runtime.core.errors import BackendUnavailable, LLMRuntimeError, QueueTimeout, Shed
+from llm_runtime.core.errors import BackendError, BackendUnavailable, LLMRuntimeError, QueueTimeout, Shed
 from llm_runtime.core.events import Events
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.request import RuntimeRequest
-from llm_runtime.engines.base import BackendState, Work
+from llm_runtime.engines.base import BackendState, Run, Work
 from llm_runtime.routing.router import Router
-from llm_runtime.runtime.handles import RequestHandle
+from llm_runtime.runtime.capacity import DecisionCapacity
+from llm_runtime.runtime.failed_run import FailedRun
+from llm_runtime.runtime.leases import LeaseBook
 from llm_runtime.runtime.replica import Replica
+from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.scheduling.base import (
     Dispatched,
     Eviction,
@@ -28,39 +33,15 @@ from llm_runtime.scheduling.base import (
     Scheduler,
 )
 
-
-class _DecisionCapacity:
-    """`scheduling.base.Capacity` for one decision: the router over views that count its placements."""
-
-    def __init__(self, replicas: Sequence[Replica], router: Router, now: float) -> None:
-        self._replicas = [replica for replica in replicas if replica.ready and not replica.draining]
-        self._router = router
-        self._now = now
-        self._placed: dict[str, int] = {}
-
-    def place(self, request: RuntimeRequest) -> str | None:
-        placed = self._placed
-        views = [replica.view(placed.get(replica.id, 0)) for replica in self._replicas]
-        chosen = self._router.choose(request, views, self._now)
-        if chosen is not None:
-            placed[chosen] = placed.get(chosen, 0) + request.num_slots
-        return chosen
-
-    def _num_free(self, replica: Replica) -> int:
-        return replica.num_free - self._placed.get(replica.id, 0)
-
-    @property
-    def exhausted(self) -> bool:
-        return all(self._num_free(replica) <= 0 for replica in self._replicas)
-
-    @property
-    def batch_limit(self) -> int | None:
-        limits = [self._num_free(replica) for replica in self._replicas if replica.is_static]
-        return max(limits) if limits else None
+log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """One per pool, owned by the runtime. Handles enter by `enqueue` and leave by `withdraw` or a grant."""
+    """One per pool, owned by the runtime. Handles enter by `enqueue` and leave by `withdraw` or a grant.
+
+    on_failure: told in words when deciding itself has failed; requests may be lost in the scheduler
+    then, so nothing here can be trusted any more.
+    """
 
     def __init__(
         self,
@@ -73,17 +54,17 @@ class Dispatcher:
         cancel_timeout_s: float,
     ) -> None:
         self.replicas: Mapping[str, Replica] = {replica.id: replica for replica in replicas}
+        self.on_failure: Callable[[str], None] | None = None
         self._scheduler = scheduler
         self._router = router
         self._events = events
         self._clock = clock
-        self._cancel_timeout_s = cancel_timeout_s
+        self._leases = LeaseBook(self._freed, events=events, clock=clock, cancel_timeout_s=cancel_timeout_s)
         self._waiting: dict[str, RequestHandle] = {}
-        self._running: dict[Lease, RequestHandle] = {}
-        self._cancel_timers: dict[Lease, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._deciding = False
         self._decide_again = False
+        self._stopped = False
         self.num_waiting_tokens = 0
 
     # ---- what the gates and the operator see
@@ -109,6 +90,10 @@ class Dispatcher:
         """The largest `num_slots` a single request may have: all of its slots lie on one replica."""
         return max(replica.num_slots for replica in self.replicas.values())
 
+    def holds(self, request_id: str) -> bool:
+        """Whether an engine still has slots under that name, also for a request that has ended."""
+        return self._leases.holds(request_id)
+
     def snapshot(self) -> QueueSnapshot:
         return self._scheduler.snapshot(self._clock.now())
 
@@ -116,29 +101,31 @@ class Dispatcher:
 
     def enqueue(self, handle: RequestHandle) -> None:
         """Queues it and decides at once: an idle engine starts before this returns."""
-        request = handle.request
         now = self._clock.now()
-        self._scheduler.add(request, now)
+        self._scheduler.add(handle.request, now)
         handle.timeline.queued_at = now
-        self._waiting[request.id] = handle
-        self.num_waiting_tokens += _tokens(request)
+        self._put(handle)
         self.kick()
 
     def withdraw(self, handle: RequestHandle) -> None:
         """The request no longer wants to run. Harmless once it has been dispatched."""
-        if self._take(handle.request.id) is not None:
+        if self._take(handle.request.id) is not None and not self._stopped:
             self._scheduler.remove(handle.request.id, self._clock.now())
             self.kick()
 
-    def requeue(self, handle: RequestHandle) -> None:
-        """Back to its old place: it was dispatched, but nothing of an answer exists."""
-        request = handle.request
+    def requeue(self, handle: RequestHandle, lease: Lease) -> None:
+        """Back to its old place: it was dispatched, but nothing of an answer exists. `lease` is what it
+        ran under, which the engine may not have let go of yet."""
         queued_at = handle.timeline.queued_at
         assert queued_at is not None
-        self._waiting[request.id] = handle
-        self.num_waiting_tokens += _tokens(request)
-        self._scheduler.observe(Requeued(request, queued_at), self._clock.now())
+        self._leases.give_back(lease)
+        self._put(handle)
+        self._scheduler.observe(Requeued(handle.request, queued_at), self._clock.now())
         self.kick()
+
+    def _put(self, handle: RequestHandle) -> None:
+        self._waiting[handle.request.id] = handle
+        self.num_waiting_tokens += _tokens(handle.request)
 
     def _take(self, request_id: str) -> RequestHandle | None:
         handle = self._waiting.pop(request_id, None)
@@ -149,30 +136,44 @@ class Dispatcher:
     # ---- deciding
 
     def kick(self) -> None:
-        """Asks the scheduler and carries its decision out. Safe to call from anywhere on the loop."""
+        """Asks the scheduler and carries its decision out. Safe to call from anywhere on the loop, also
+        from within what a decision causes; never raises."""
+        self._decide_again = True
         if self._deciding:
-            self._decide_again = True
             return
         self._deciding = True
         try:
-            self._decide_again = True
-            while self._decide_again:
+            while self._decide_again and not self._stopped:
                 self._decide_again = False
                 self._decide()
+        except Exception:
+            log.exception("dispatcher.failed")
+            self.stop()
+            if self.on_failure is not None:
+                self.on_failure("the dispatcher failed")
         finally:
             self._deciding = False
+
+    def stop(self) -> None:
+        """Nothing is dispatched from now on; what waits is for its owner to fail. Idempotent."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """Stops everything, the timers of cancelled leases included."""
+        self.stop()
+        self._leases.close()
 
     def _decide(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._waiting:
-            return
-        if self._fail_if_hopeless():
+        if not self._waiting or self._fail_if_hopeless():
             return
         now = self._clock.now()
-        capacity = _DecisionCapacity(list(self.replicas.values()), self._router, now)
-        decision = self._scheduler.decide(now, capacity)
+        decision = self._scheduler.decide(now, DecisionCapacity(self.replicas.values(), self._router, now))
         for eviction in decision.evict:
             self._evict(eviction)
         for request_id in decision.preempt:
@@ -196,18 +197,15 @@ class Dispatcher:
         for request_id in request_ids:
             handle = self._take(request_id)
             assert handle is not None, "the scheduler dispatched what is not waiting"
-            request = handle.request
-            lease = Lease(request_id, replica.id, request.num_slots, now, self._freed)
-            replica.hold(lease)
-            self._running[lease] = handle
-            works.append(Work(request, lease))
+            works.append(Work(handle.request, self._leases.grant(replica, handle, now)))
             handles.append(handle)
             self._scheduler.observe(Dispatched(request_id, replica.id), now)
             queued_at = handle.timeline.queued_at
-            self._events.dispatched(request, replica.id, now - queued_at if queued_at is not None else 0.0)
+            assert queued_at is not None
+            self._events.dispatched(handle.request, replica.id, now - queued_at)
         if replica.is_static:
             self._events.batch(replica.id, len(works))
-        run = replica.backend.open(works)
+        run = _start(replica, works)
         for handle, work in zip(handles, works, strict=True):
             handle.granted(work.lease, run, now)
 
@@ -223,9 +221,9 @@ class Dispatcher:
         handle.fail(error)
 
     def _preempt(self, request_id: str) -> None:
-        for lease, handle in self._running.items():
-            if lease.request_id == request_id:
-                handle.preempt()
+        handle = self._leases.holder(request_id)
+        if handle is not None:
+            handle.preempt()
 
     def _fail_if_hopeless(self) -> bool:
         """No engine is up and none will come back: waiting is pointless, so say so now."""
@@ -233,42 +231,34 @@ class Dispatcher:
         if not all(status.state in (BackendState.FAILED, BackendState.STOPPED) for status in states):
             return False
         reason = next((status.reason for status in states if status.reason), "the engine is stopped")
-        for request_id, handle in list(self._waiting.items()):
-            self._take(request_id)
-            self._scheduler.remove(request_id, self._clock.now())
+        for handle in tuple(self._waiting.values()):
+            self.withdraw(handle)
             handle.fail(BackendUnavailable(f"No engine is available: {reason}"))
         return True
 
     # ---- leases
 
     def cancelling(self, lease: Lease) -> None:
-        """The engine was asked to stop; if it does not confirm in time the lease turns suspect."""
-        lease.cancelling(self._clock.now())
-        if lease.held and lease not in self._cancel_timers:
-            loop = asyncio.get_running_loop()
-            self._cancel_timers[lease] = loop.call_later(self._cancel_timeout_s, self._turn_suspect, lease)
+        """For handles, just before they ask the engine to stop."""
+        self._leases.cancelling(lease)
 
-    def _turn_suspect(self, lease: Lease) -> None:
-        self._cancel_timers.pop(lease, None)
-        if lease.held:
-            lease.suspect()
-            self._events.lease_suspect(lease.replica, lease.request_id)
-
-    def _freed(self, lease: Lease) -> None:
-        timer = self._cancel_timers.pop(lease, None)
-        if timer is not None:
-            timer.cancel()
-        handle = self._running.pop(lease)
-        self.replicas[lease.replica].release(lease)
-        self._scheduler.observe(RequestFinished(lease.request_id, handle.usage), self._clock.now())
+    def _freed(self, lease: Lease, handle: RequestHandle, was_given_back: bool) -> None:
+        if not was_given_back:
+            self._scheduler.observe(RequestFinished(lease.request_id, handle.usage), self._clock.now())
         self.kick()
 
-    def close(self) -> None:
-        """Stops the timers; called once nothing waits any more."""
-        for timer in (self._timer, *self._cancel_timers.values()):
-            if timer is not None:
-                timer.cancel()
-        self._cancel_timers.clear()
+
+def _start(replica: Replica, works: Sequence[Work]) -> Run:
+    try:
+        return replica.backend.open(works)
+    except Exception as raised:
+        # The seam forbids it, but slots must not be lost over it, nor the other requests.
+        log.exception("engine.open_failed", replica=replica.id)
+        for work in works:
+            work.lease.free()
+        if isinstance(raised, LLMRuntimeError):
+            return FailedRun(raised)
+        return FailedRun(BackendError("The engine could not take the request."))
 
 
 def _tokens(request: RuntimeRequest) -> int:

@@ -21,6 +21,8 @@ from llm_runtime.runtime.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 FATAL_EXIT_S = 5.0
+FATAL_STATUS = 70
+FORCED_EXIT_S = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -34,6 +36,7 @@ class SignalDrain:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._num_signals = 0
+        self._fatal = False
 
     @property
     def bound_host(self) -> str | None:
@@ -42,51 +45,62 @@ class SignalDrain:
 
     def take_over(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._runtime.on_fatal = self._on_fatal
         if threading.current_thread() is not threading.main_thread():
             return
         server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
         if server is None or not hasattr(server, "should_exit"):
             return
         self._server = server
+        self._runtime.on_fatal = self._on_fatal
         for number in _SIGNALS:
             self._previous[number] = signal.signal(number, self._on_signal)
 
     async def restore(self) -> None:
+        """The last thing the lifespan does. Does not return after a fatal failure: all is closed by now,
+        and uvicorn, knowing nothing of it, would end the process with 0."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._fatal:
+            os._exit(FATAL_STATUS)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._begin, signal.Signals(number).name)
+        self._loop.call_soon_threadsafe(self._begin, signal.Signals(number))
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, number: signal.Signals) -> None:
         self._num_signals += 1
         if self._num_signals == 1:
-            log.info("drain.begin", signal=name, num_active=self._runtime.num_active)
+            log.info("drain.begin", signal=number.name, num_active=self._runtime.num_active)
             self._runtime.begin_drain()
             assert self._loop is not None
-            self._task = self._loop.create_task(self._drain())
-        elif self._server is not None:
-            log.warning("drain.cut_short", signal=name, num_active=self._runtime.num_active)
-            self._server.should_exit = True
-            self._server.force_exit = True
+            self._task = self._loop.create_task(self._drain(), name="drain")
+        else:
+            log.warning("drain.cut_short", signal=number.name, num_active=self._runtime.num_active)
+            # Whatever hangs then, a connection or an engine that does not stop: its guard removes it.
+            _exit_later(FORCED_EXIT_S, 128 + number)
+            self._runtime.end_drain()
 
     async def _drain(self) -> None:
-        await self._runtime.drained()
-        log.info("drain.end")
-        self._server.should_exit = True
+        try:
+            await self._runtime.drained()
+            log.info("drain.end")
+        finally:
+            self._server.should_exit = True
 
     def _on_fatal(self) -> None:
-        """Leaves by uvicorn's own way with a signal noted, which makes the exit status non-zero; and by
-        force if that takes too long, because a half-dead server is worse than none."""
+        """Leaves by uvicorn's own way, so that clients still get their answers; and by force if that
+        takes too long, because a half-dead server is worse than none."""
         log.error("runtime.fatal", reason=self._runtime.fatal_reason)
-        timer = threading.Timer(FATAL_EXIT_S, os._exit, args=(70,))
-        timer.daemon = True
-        timer.start()
-        if self._server is not None:
-            self._server.handle_exit(signal.SIGTERM, None)
+        self._fatal = True
+        _exit_later(FATAL_EXIT_S, FATAL_STATUS)
+        self._server.should_exit = True
+
+
+def _exit_later(delay_s: float, status: int) -> None:
+    timer = threading.Timer(delay_s, os._exit, args=(status,))
+    timer.daemon = True
+    timer.start()

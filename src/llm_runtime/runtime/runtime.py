@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import structlog
 
 from llm_runtime.admission.base import Load
 from llm_runtime.admission.controller import AdmissionController, Permit
@@ -23,8 +26,13 @@ from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, BackendState
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.dispatcher import Dispatcher
-from llm_runtime.runtime.handles import CompletionHandle, RequestHandle, StreamingHandle
-from llm_runtime.runtime.supervise import TaskSupervisor
+from llm_runtime.runtime.engine_life import EngineLife
+from llm_runtime.runtime.handles import CompletionHandle, StreamingHandle
+from llm_runtime.runtime.in_flight import InFlight
+from llm_runtime.runtime.request_handle import RequestHandle
+from llm_runtime.runtime.supervise import TaskSupervisor, Work
+
+log = structlog.get_logger(__name__)
 
 RETRY_WHILE_DRAINING_S = 5.0
 
@@ -73,20 +81,20 @@ class Runtime:
         self.on_settled: Callable[[RequestRecord], None] | None = None
         self.clock = clock
         self.limits = limits
-        self._active: dict[str, RequestHandle] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._in_flight = InFlight()
+        self._drain_cut = asyncio.Event()
         self._supervisor = TaskSupervisor(self._fatal)
-        self._background: dict[str, Callable[[], Any]] = {}
+        self._background: dict[str, Work] = {}
         self.draining = False
         self.fatal_reason: str | None = None
         self.on_fatal: Callable[[], None] | None = None
         self.on_ready: Callable[[], None] | None = None
-        self._known_states: dict[str, BackendState] = {}
+        for pool in self._pools:
+            pool.dispatcher.on_failure = self._fatal
 
     # ---- life
 
-    def add_background(self, name: str, work: Callable[[], Any]) -> None:
+    def add_background(self, name: str, work: Work) -> None:
         """A task that runs while the runtime does and is restarted if it dies. Before `start` only."""
         self._background[name] = work
 
@@ -96,39 +104,22 @@ class Runtime:
             self._supervisor.spawn(name, work, "restart")
         for pool in self._pools:
             for replica in pool.dispatcher.replicas.values():
-                self._supervisor.spawn(
-                    f"engine {replica.id}", self._engine_life(pool.dispatcher, replica.id), "fatal"
-                )
+                life = EngineLife(replica, self._events, partial(self._engine_changed, pool.dispatcher))
+                self._supervisor.spawn(f"engine {replica.id}", life.run, "fatal")
 
-    def _engine_life(self, dispatcher: Dispatcher, replica_id: str) -> Callable[[], Any]:
-        backend = dispatcher.replicas[replica_id].backend
-
-        def on_change() -> None:
-            status = backend.status
-            if self._known_states.get(replica_id) is not status.state:
-                self._known_states[replica_id] = status.state
-                self._events.engine_state(replica_id, status.state.value, status.reason)
-            if self.on_ready is not None and self.readiness().ready:
-                announce, self.on_ready = self.on_ready, None
-                announce()
-            dispatcher.kick()
-
-        async def life() -> None:
-            try:
-                await backend.start(on_change)
-            except LLMRuntimeError as error:
-                # The backend's status says FAILED or backing off; health and waiters follow it.
-                self._events.engine_state(replica_id, backend.status.state.value, error.message)
-            on_change()
-            await asyncio.get_running_loop().create_future()
-
-        return life
+    def _engine_changed(self, dispatcher: Dispatcher) -> None:
+        if self.on_ready is not None and self.readiness().ready:
+            announce, self.on_ready = self.on_ready, None
+            announce()
+        dispatcher.kick()
 
     def _fatal(self, reason: str) -> None:
-        """A task without which nothing works has died: say so everywhere and stop the process."""
+        """Something without which nothing works has died: say so everywhere and stop the process."""
+        if self.fatal_reason is not None:
+            return
         self.fatal_reason = reason
-        for handle in tuple(self._active.values()):
-            handle.fail(BackendUnavailable("The server is shutting down after an internal failure."))
+        self._stop_dispatching()
+        self._in_flight.fail(lambda: BackendUnavailable("The server stops after an internal failure."))
         if self.on_fatal is not None:
             self.on_fatal()
 
@@ -136,33 +127,44 @@ class Runtime:
         """No new work from now on. Idempotent."""
         self.draining = True
 
+    def end_drain(self) -> None:
+        """Cuts `drained` short: what is in flight ends now."""
+        self._drain_cut.set()
+
     async def drained(self) -> None:
-        """Returns when nothing is in flight, or after the drain limit with the rest cancelled."""
-        try:
-            async with asyncio.timeout(self.limits.drain_timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            for handle in tuple(self._active.values()):
-                handle.fail(Draining("The server is shutting down.", retry_after_s=RETRY_WHILE_DRAINING_S))
-            await self._idle.wait()
+        """Returns when nothing is in flight: by itself, or, after the drain limit or `end_drain`, with
+        the rest ended by an error."""
+        if not await self._in_flight.ended(self.limits.drain_timeout_s, unless=self._drain_cut):
+            await self._end_all()
+
+    async def _end_all(self) -> None:
+        self._stop_dispatching()
+        await self._in_flight.end(_draining)
+
+    def _stop_dispatching(self) -> None:
+        for pool in self._pools:
+            pool.dispatcher.stop()
 
     async def aclose(self) -> None:
-        """Stops engines and tasks. Everything still in flight ends with an error. Idempotent."""
+        """Ends everything in flight with an error, then stops engines and tasks. Idempotent."""
         self.draining = True
-        for handle in tuple(self._active.values()):
-            handle.fail(Draining("The server is shutting down.", retry_after_s=RETRY_WHILE_DRAINING_S))
+        await self._end_all()
         await self._supervisor.aclose()
         backends = [r.backend for pool in self._pools for r in pool.dispatcher.replicas.values()]
-        await asyncio.gather(*(backend.aclose() for backend in backends))
+        results = await asyncio.gather(*(backend.aclose() for backend in backends), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException):
+                log.error("engine.close_failed", exc_info=error)
         for pool in self._pools:
             pool.dispatcher.close()
 
     # ---- requests
 
     def unique_id(self, wanted: str) -> str:
-        """`wanted`, or a variant of it while another request by that name is in flight."""
+        """`wanted`, or a variant of it while another request by that name is in flight, or in an engine
+        that has not let go of it yet."""
         candidate, number = wanted, 1
-        while candidate in self._active:
+        while candidate in self._in_flight or any(pool.dispatcher.holds(candidate) for pool in self._pools):
             number += 1
             candidate = f"{wanted}-{number}"
         return candidate
@@ -187,7 +189,7 @@ class Runtime:
             raise InvalidRequest(
                 f"The request needs {request.num_slots} sequences at once (choices times prompts), but "
                 f"this model runs at most {most}.",
-                param="n" if request.body.get("n", 1) != 1 else "prompt",
+                param=_multiplier(request.body),
                 reason="too_many_sequences",
             )
         for replica in pool.dispatcher.replicas.values():
@@ -196,7 +198,7 @@ class Runtime:
     def admit(self, request: RuntimeRequest) -> Permit:
         """The identity gate. Raises Rejected (counted)."""
         if self.draining or self.fatal_reason is not None:
-            error = Draining("The server is shutting down.", retry_after_s=RETRY_WHILE_DRAINING_S)
+            error = _draining()
             self._events.rejected(request, error)
             raise error
         try:
@@ -219,30 +221,30 @@ class Runtime:
             self._events.rejected(request, error)
             raise
         self._events.accepted(request)
-        handle_type = StreamingHandle if request.stream else CompletionHandle
         limits = self.limits
-
-        def settle(record: RequestRecord) -> None:
-            self._active.pop(request.id, None)
-            if not self._active:
-                self._idle.set()
-            computed = record.outcome is Outcome.COMPLETED or record.usage.completion_tokens > 0
-            permit.settle(record.usage if computed else None)
-            self._events.settled(record)
-            if self.on_settled is not None:
-                self.on_settled(record)
-
+        handle_type = StreamingHandle if request.stream else CompletionHandle
         handle = handle_type(
             request,
             dispatcher,
             clock=self.clock,
-            settle=settle,
-            keep_alive_s=limits.keep_alive_interval_s if request.stream else None,
-            write_stall_s=limits.write_stall_timeout_s if request.stream else None,
+            settle=partial(self._settle, permit),
+            keep_alive_s=limits.keep_alive_interval_s,
+            write_stall_s=limits.write_stall_timeout_s,
         )
-        self._active[request.id] = handle
-        self._idle.clear()
+        self._in_flight.add(handle)
         return handle
+
+    def _settle(self, permit: Permit, record: RequestRecord) -> None:
+        """The one end of a request. Total: what a policy makes of it cannot keep it in the books."""
+        self._in_flight.discard(record.request.id)
+        computed = record.outcome is Outcome.COMPLETED or record.usage.completion_tokens > 0
+        self._events.settled(record)
+        try:
+            permit.settle(record.usage if computed else None)
+            if self.on_settled is not None:
+                self.on_settled(record)
+        except Exception:
+            log.exception("request.settle_failed", request_id=record.request.id)
 
     # ---- what operators and clients may ask
 
@@ -256,7 +258,7 @@ class Runtime:
 
     @property
     def num_active(self) -> int:
-        return len(self._active)
+        return len(self._in_flight)
 
     def readiness(self) -> Readiness:
         """Ready when every model has at least one engine that answered."""
@@ -271,6 +273,18 @@ class Runtime:
                 state = statuses[0].state.value
                 return Readiness(False, f"engine {state}: {why}" if why else f"engine {state}")
         return Readiness(True)
+
+
+def _draining() -> Draining:
+    return Draining("The server is shutting down.", retry_after_s=RETRY_WHILE_DRAINING_S)
+
+
+def _multiplier(body: Mapping[str, Any]) -> str:
+    """The field that asks for so many sequences."""
+    num_choices = body.get("n", 1)
+    if body.get("best_of", 1) > num_choices:
+        return "best_of"
+    return "n" if num_choices > 1 else "prompt"
 
 
 def _load(dispatcher: Dispatcher, request: RuntimeRequest) -> Load:

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from llm_runtime.core.errors import LLMRuntimeError
-from llm_runtime.web.errors import Header, error_response
+from llm_runtime.web.errors import Header, WriteError, error_response
+from llm_runtime.wire.errors import error_body
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = dict[bytes, bytes]
+
+SERVER_SEND = "llm_runtime.server_send"
+"""Scope key: the server's own `send`, where a middleware wraps it."""
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first value of a header; `name` in lower case."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
+def headers_of(scope: Scope) -> Headers:
+    """By lower-case name; where one is repeated, the first counts."""
+    return dict(reversed(scope["headers"]))
 
 
-def request_id_of(scope: Scope) -> str:
+def request_id_of(headers: Headers) -> str:
     """The client's x-request-id where it is short and safe to log, else a new one."""
-    given = header(scope, b"x-request-id")
+    given = headers.get(b"x-request-id")
     if given is not None and _SAFE_ID.fullmatch(given):
         return given.decode("ascii")
     return f"req_{uuid.uuid4().hex}"
@@ -41,8 +44,25 @@ async def send_bytes(send: Send, status: int, headers: Iterable[Header], body: b
 
 
 async def send_error(
-    send: Send, error: LLMRuntimeError, request_id: str, extra: Iterable[Header] = ()
+    send: Send,
+    error: LLMRuntimeError,
+    request_id: str,
+    *,
+    extra: Iterable[Header] = (),
+    write: WriteError = error_body,
 ) -> None:
-    status, headers, body = error_response(error, request_id)
+    """`write`: how the client's dialect puts an error."""
+    status, headers, body = error_response(error, request_id, write)
     headers.extend(extra)
     await send_bytes(send, status, headers, body)
+
+
+async def abort_connection(scope: Scope, send: Send) -> None:
+    """Drops what a client refuses to read. Closing would flush first, which is what never ends; ASGI
+    has no word for it, so this reaches for the transport of uvicorn's cycle where there is one.
+    """
+    server_send = scope.get(SERVER_SEND, send)
+    transport = getattr(getattr(server_send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+        await asyncio.sleep(0)  # the server hears of it, and does not complain of a missing end

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import asyncio
 
-from llm_runtime.core.errors import BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMediaType
-from llm_runtime.web.asgi import Receive, Scope, header
+from llm_runtime.core.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    ClientGone,
+    InvalidRequest,
+    LLMRuntimeError,
+    UnsupportedMediaType,
+)
+from llm_runtime.web.asgi import Headers, Receive, Send
+from llm_runtime.web.errors import error_response
+
+LINGER_S = 2.0
 
 
-def check_media_type(scope: Scope) -> None:
-    """Raises UnsupportedMediaType for anything that is not JSON by its own word, or is compressed."""
-    content_type = header(scope, b"content-type")
-    if content_type is not None:
-        media_type = content_type.split(b";", 1)[0].strip().lower()
-        if media_type != b"application/json" and not media_type.endswith(b"+json"):
-            raise UnsupportedMediaType("The request body must be sent as application/json.")
-    else:
+def check_media_type(headers: Headers) -> None:
+    """Raises UnsupportedMediaType for what is not JSON by its own word, InvalidRequest for what is
+    compressed."""
+    content_type = headers.get(b"content-type")
+    if content_type is None:
         raise UnsupportedMediaType("The request has no content-type; send application/json.")
-    encoding = header(scope, b"content-encoding")
+    media_type = content_type.partition(b";")[0].strip().lower()
+    if media_type != b"application/json" and not media_type.endswith(b"+json"):
+        raise UnsupportedMediaType("The request body must be sent as application/json.")
+    encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
-        raise UnsupportedMediaType("Compressed request bodies are not supported.")
+        raise InvalidRequest(
+            "Compressed request bodies are not supported.", reason="unsupported_content_encoding"
+        )
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int, timeout_s: float) -> bytes:
-    """The whole body. Raises BodyTooLarge as soon as the limit is known to be passed, ClientGone
-    when the client leaves, InvalidRequest when it does not finish in time."""
-    declared = header(scope, b"content-length")
+async def read_body(headers: Headers, receive: Receive, limit_bytes: int, timeout_s: float) -> bytes:
+    """The whole body. Raises BodyTooLarge as soon as the limit is known to be passed, ClientGone when
+    the client leaves, BodyTimeout when it does not finish in time."""
+    declared = headers.get(b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)
     chunks: list[bytes] = []
@@ -36,18 +48,35 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int, timeout_s:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGone("The client left while sending its request.")
-                chunk = message.get("body", b"")
+                chunk: bytes = message.get("body", b"")
                 num_bytes += len(chunk)
                 if num_bytes > limit_bytes:
                     raise _too_large(limit_bytes)
-                if not message.get("more_body", False):
-                    if not chunks:
-                        return bytes(chunk)
-                    chunks.append(chunk)
-                    return b"".join(chunks)
                 chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
     except TimeoutError:
-        raise InvalidRequest("The request body was not received in time.", reason="body_timeout") from None
+        raise BodyTimeout(f"The request body was not received within {timeout_s:g} s.") from None
+
+
+async def refuse_unread(send: Send, receive: Receive, error: LLMRuntimeError, request_id: str) -> None:
+    """Answers while the client may still be sending, then closes the connection.
+
+    What comes on is read and dropped for a moment: closing on unread bytes resets the connection, and
+    the client might never see why.
+    """
+    status, headers, body = error_response(error, request_id)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    try:
+        async with asyncio.timeout(LINGER_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        pass  # it has had its moment
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _too_large(limit_bytes: int) -> BodyTooLarge:

@@ -6,13 +6,18 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
+import structlog
+
 from llm_runtime.web.asgi import Receive
+
+log = structlog.get_logger(__name__)
 
 
 class DisconnectWatch:
     """Calls `on_gone` when the connection closes, in whatever phase the request is.
 
     Entered by the request's own task after the body was read; nothing else may call `receive` then.
+    `on_gone` may come after the response is complete, and must be harmless then.
     """
 
     __slots__ = ("_on_gone", "_receive", "_task")
@@ -23,11 +28,12 @@ class DisconnectWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def _watch(self) -> None:
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self._on_gone()
-                return
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        except Exception:
+            log.exception("receive.failed")
+        self._on_gone()
 
     async def __aenter__(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -37,10 +43,15 @@ class DisconnectWatch:
     ) -> None:
         task = self._task
         assert task is not None
-        if not task.done():
-            task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            if not task.cancelled():
-                raise  # it was us who were cancelled while waiting
+        if task.done():
+            return
+        task.cancel()
+        # Not `await task`: its CancelledError could not be told from one meant for us.
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(lambda _: _resolve(ended))
+        await ended
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,16 +1,17 @@
-"""The status table, a row for each leaf of the error tree, and error bodies in OpenAI's shape."""
+"""The status table, a row for each leaf of the error tree, and whole error replies."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from llm_runtime.core import errors as e
+from llm_runtime.wire import errors as wire
 
 Header = tuple[bytes, bytes]
+WriteError = Callable[[dict[str, Any]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ STATUS_TABLE: dict[type[e.LLMRuntimeError], Row] = {
     e.ContextLengthExceeded: Row(400, _INVALID),
     e.ModelNotFound: Row(404, _INVALID),
     e.BodyTooLarge: Row(413, _INVALID),
+    e.BodyTimeout: Row(408, _INVALID),
+    e.UnprocessableRequest: Row(422, _INVALID),
+    e.UnsupportedEndpoint: Row(404, _INVALID),
     e.UnsupportedMediaType: Row(415, _INVALID),
     e.RouteNotFound: Row(404, _INVALID),
     e.MethodNotAllowed: Row(405, _INVALID),
@@ -46,6 +50,7 @@ STATUS_TABLE: dict[type[e.LLMRuntimeError], Row] = {
     e.ClientGone: Row(499, _INVALID),
     e.BackendError: Row(502, _SERVER),
     e.BackendUnavailable: Row(503, "service_unavailable_error"),
+    e.UpstreamRateLimited: Row(429, "rate_limit_error"),
     e.BackendCrashed: Row(502, _SERVER, retryable=False),
     e.BackendProtocolError: Row(502, _SERVER),
     e.ConfigError: Row(500, _SERVER),
@@ -66,18 +71,15 @@ def row_of(error: e.LLMRuntimeError) -> Row:
 
 def error_object(error: e.LLMRuntimeError) -> dict[str, Any]:
     """OpenAI's error object: all four keys, always."""
-    return {
-        "message": error.message,
-        "type": row_of(error).type,
-        "param": error.param,
-        "code": error.reason,
-    }
+    return wire.error_object(error.message, row_of(error).type, error.param, error.reason)
 
 
-def error_response(error: e.LLMRuntimeError, request_id: str) -> tuple[int, list[Header], bytes]:
-    """Status, headers (x-request-id, length, retry hints) and JSON body."""
+def error_response(
+    error: e.LLMRuntimeError, request_id: str, write: WriteError = wire.error_body
+) -> tuple[int, list[Header], bytes]:
+    """Status, headers (x-request-id, length, retry hints) and body; `write` is the dialect's."""
     row = row_of(error)
-    body = orjson.dumps({"error": error_object(error)})
+    body = write(error_object(error))
     headers: list[Header] = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
@@ -92,7 +94,7 @@ def error_response(error: e.LLMRuntimeError, request_id: str) -> tuple[int, list
         headers.append((b"retry-after-ms", str(max(1, math.ceil(retry_after_s * 1000))).encode()))
     if row.retryable is not None:
         headers.append((b"x-should-retry", b"true" if row.retryable else b"false"))
-    if isinstance(error, e.Draining | e.BodyTooLarge):
+    if isinstance(error, e.Draining | e.BodyTooLarge | e.BodyTimeout):
         headers.append((b"connection", b"close"))
     if row.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

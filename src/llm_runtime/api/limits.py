@@ -1,0 +1,51 @@
+"""Limits of time for one request: the server's, tightened by what its client says of itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from llm_runtime.core.request import TimeLimits
+from llm_runtime.runtime.config import LimitsConfig
+
+
+class RequestLimits:
+    """Made once from the configuration; shared by all requests of an endpoint."""
+
+    def __init__(self, config: LimitsConfig) -> None:
+        self._plain = TimeLimits(queue_s=config.queue_timeout_s, request_s=config.request_timeout_s)
+        self._stream = TimeLimits(
+            queue_s=config.queue_timeout_s,
+            request_s=config.request_timeout_s,
+            idle_s=config.stream_idle_timeout_s,
+            total_s=config.stream_max_s,
+        )
+        self._keep_alive_s = config.keep_alive_interval_s
+
+    def of(self, read_timeout: bytes | None, *, stream: bool) -> TimeLimits:
+        """read_timeout: `x-stainless-read-timeout`, how long the client waits for the next bytes. An
+        answer that nobody reads any more is not worth computing. What is no positive number of seconds
+        is no hint, and no fault either: the header is the SDK's, not its user's.
+
+        Plain reply: its total. Stream: until the first byte; without meaning where comments come sooner.
+        """
+        limits = self._stream if stream else self._plain
+        timeout_s = _seconds(read_timeout)
+        if timeout_s is None:
+            return limits
+        if stream:
+            first_byte_s = min(self._keep_alive_s or math.inf, limits.request_s or math.inf)
+            return limits if timeout_s >= first_byte_s else replace(limits, first_byte_s=timeout_s)
+        if limits.request_s is not None and timeout_s >= limits.request_s:
+            return limits
+        return replace(limits, request_s=timeout_s)
+
+
+def _seconds(text: bytes | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < math.inf else None

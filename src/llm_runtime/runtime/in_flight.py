@@ -1,0 +1,61 @@
+"""The requests in flight, from the capacity gate to their one end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from llm_runtime.core.errors import LLMRuntimeError
+from llm_runtime.runtime.request_handle import RequestHandle
+
+LAST_WORDS_S = 1.0
+"""How long requests that are ended from here may take to tell their clients."""
+
+
+class InFlight:
+    """Owned by the runtime, used on the loop's thread."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, RequestHandle] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._handles
+
+    def add(self, handle: RequestHandle) -> None:
+        self._handles[handle.request.id] = handle
+        self._empty.clear()
+
+    def discard(self, request_id: str) -> None:
+        self._handles.pop(request_id, None)
+        if not self._handles:
+            self._empty.set()
+
+    def fail(self, error: Callable[[], LLMRuntimeError]) -> None:
+        """Leaves each of them an error of its own; returns before they have ended."""
+        for handle in tuple(self._handles.values()):
+            handle.fail(error())
+
+    async def end(self, error: Callable[[], LLMRuntimeError]) -> None:
+        """Fails all of them and waits for their ends; who does not read the news in time is cut off."""
+        self.fail(error)
+        if await self.ended(LAST_WORDS_S):
+            return
+        for handle in tuple(self._handles.values()):
+            handle.cut()
+        await self.ended(LAST_WORDS_S)
+
+    async def ended(self, timeout_s: float, unless: asyncio.Event | None = None) -> bool:
+        """Waits until none is left, or `unless` is set, or the time is over; whether none is left."""
+        events = [self._empty] if unless is None else [self._empty, unless]
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return self._empty.is_set()

@@ -1,0 +1,80 @@
+"""Which request holds which slots, from the grant until the engine lets go of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from llm_runtime.core.clock import Clock
+from llm_runtime.core.events import Events
+from llm_runtime.core.lease import Lease
+from llm_runtime.runtime.replica import Replica
+from llm_runtime.runtime.request_handle import RequestHandle
+
+OnFree = Callable[[Lease, RequestHandle, bool], None]
+"""(the lease, whose it was, whether its request had been given back to the queue before)."""
+
+
+class LeaseBook:
+    """Owned by one dispatcher, used on the loop's thread."""
+
+    def __init__(self, on_free: OnFree, *, events: Events, clock: Clock, cancel_timeout_s: float) -> None:
+        self._on_free = on_free
+        self._events = events
+        self._clock = clock
+        self._cancel_timeout_s = cancel_timeout_s
+        self._holders: dict[Lease, tuple[Replica, RequestHandle]] = {}
+        self._by_request: dict[str, Lease] = {}
+        self._given_back: set[Lease] = set()
+        self._cancel_timers: dict[Lease, asyncio.TimerHandle] = {}
+
+    def grant(self, replica: Replica, handle: RequestHandle, now: float) -> Lease:
+        """Slots of `replica` for the request, all it needs."""
+        request = handle.request
+        lease = Lease(request.id, replica.id, request.num_slots, now, self._freed)
+        replica.hold(lease)
+        self._holders[lease] = (replica, handle)
+        self._by_request[request.id] = lease
+        return lease
+
+    def holds(self, request_id: str) -> bool:
+        return request_id in self._by_request
+
+    def holder(self, request_id: str) -> RequestHandle | None:
+        """Whose lease goes by that name."""
+        lease = self._by_request.get(request_id)
+        return None if lease is None else self._holders[lease][1]
+
+    def give_back(self, lease: Lease) -> None:
+        """Its request returns to the queue, and may run again before the engine lets go of these slots."""
+        if lease.held:
+            self._given_back.add(lease)
+
+    def cancelling(self, lease: Lease) -> None:
+        """The engine is being asked to stop; if it does not confirm in time the lease turns suspect."""
+        lease.cancelling(self._clock.now())
+        if lease.held and lease not in self._cancel_timers:
+            loop = asyncio.get_running_loop()
+            self._cancel_timers[lease] = loop.call_later(self._cancel_timeout_s, self._turn_suspect, lease)
+
+    def close(self) -> None:
+        for timer in self._cancel_timers.values():
+            timer.cancel()
+        self._cancel_timers.clear()
+
+    def _turn_suspect(self, lease: Lease) -> None:
+        if lease.held:
+            lease.suspect()
+            self._events.lease_suspect(lease.replica, lease.request_id)
+
+    def _freed(self, lease: Lease) -> None:
+        timer = self._cancel_timers.pop(lease, None)
+        if timer is not None:
+            timer.cancel()
+        replica, handle = self._holders.pop(lease)
+        if self._by_request.get(lease.request_id) is lease:
+            del self._by_request[lease.request_id]
+        was_given_back = lease in self._given_back
+        self._given_back.discard(lease)
+        replica.release(lease)
+        self._on_free(lease, handle, was_given_back)

@@ -1,0 +1,298 @@
+"""`RequestHandle`: what the request's own task holds of its request, from the queue to the last byte.
+
+`async with runtime.submit(request, permit) as handle` owns the request. Leaving the block, in whatever
+way, settles the outcome exactly once and asks the engine to stop if it is still working. Only the task
+that entered may pull; everybody else leaves a note (`fail`, `preempt`, the timer) and wakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self
+
+from llm_runtime.core.clock import Clock
+from llm_runtime.core.errors import BackendUnavailable, ClientGone, LLMRuntimeError
+from llm_runtime.core.lease import Lease
+from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
+from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.core.timeline import Timeline
+from llm_runtime.engines.base import EngineStream, Finished, Run
+from llm_runtime.runtime.endings import ending, overdue
+from llm_runtime.runtime.pace import Due, Pace
+
+if TYPE_CHECKING:
+    from llm_runtime.runtime.dispatcher import Dispatcher
+
+MAX_ATTEMPTS = 3
+
+
+class RequestHandle:
+    """One request's life. `settle` is told of its end, once.
+
+    keep_alive_due: the caller should send a comment; it resets this. cut_off: the task was taken out of
+    a send that did not end, so the connection is of no use any more.
+    """
+
+    def __init__(
+        self,
+        request: RuntimeRequest,
+        dispatcher: Dispatcher,
+        *,
+        clock: Clock,
+        settle: Callable[[RequestRecord], None],
+        keep_alive_s: float | None = None,
+        write_stall_s: float | None = None,
+    ) -> None:
+        self.request = request
+        self.timeline = Timeline(request.arrived_at)
+        self.keep_alive_due = False
+        self.cut_off = False
+        self.replica: str | None = None
+        self.lease: Lease | None = None
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._settle = settle
+        self._pace = Pace(request, self.timeline, keep_alive_s=keep_alive_s, write_stall_s=write_stall_s)
+        self._run: Run | None = None
+        self._stream: EngineStream | None = None
+        self._grant: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._error: LLMRuntimeError | None = None
+        self._preempted = False
+        self._num_attempts = 0
+
+    # ---- owning
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        self._pace.engine_at = self._pace.client_at = now = self._clock.now()
+        try:
+            self._dispatcher.enqueue(self)
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._arm(now)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Never suspends, so nothing can come between the last write and the books."""
+        swallow = isinstance(error, ClientGone)
+        if self.cut_off:
+            assert self._task is not None
+            others_cancel_too = self._task.uncancel() > 0
+            if isinstance(error, asyncio.CancelledError) and not others_cancel_too:
+                error, swallow = self._error, True
+        self._end(error)
+        return swallow
+
+    def _end(self, error: BaseException | None) -> None:
+        self._task = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._abandon()
+        self.timeline.finished_at = self._clock.now()
+        outcome, reason = self._outcome(error)
+        counts = self.timeline.itl_counts
+        self._settle(
+            RequestRecord(
+                request=self.request,
+                outcome=outcome,
+                reason=reason,
+                usage=self.usage or Usage(estimated=True),
+                timeline=self.timeline,
+                replica=self.replica,
+                itl_counts=tuple(counts) if counts is not None else None,
+                itl_sum_s=self.timeline.itl_sum_s,
+            )
+        )
+
+    def _outcome(self, error: BaseException | None) -> tuple[Outcome, str]:
+        finished = self.finished
+        if error is None:
+            # Who left before the last write has no complete answer, although the engine gave one.
+            if finished is not None and not isinstance(self._error, ClientGone):
+                return Outcome.COMPLETED, finished.reason
+            error = self._error or ClientGone("The request was left before its end.")
+        return ending(error)
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._stream.spent() if self._stream is not None else None
+
+    @property
+    def finished(self) -> Finished | None:
+        """Known with the last bytes, so that they can be the last write."""
+        return self._stream.finished if self._stream is not None else None
+
+    # ---- pulling (the request's own task)
+
+    async def pull(self) -> bytes | Finished:
+        """The next bytes for the client, `Finished` at the end, or b"" when only woken.
+
+        Raises what ended the request, an LLMRuntimeError, after telling the engine to stop.
+        """
+        if self._error is not None or self._preempted:
+            self._attend()
+        pace = self._pace
+        pace.pulling = True
+        try:
+            stream = self._stream
+            if stream is None:
+                stream = await self._granted_stream()
+                if stream is None:
+                    return b""
+            item = await stream.__anext__()
+        except LLMRuntimeError as error:
+            pace.client_at = self._clock.now()  # what is sent now is the news of this
+            if not self._may_retry(error):
+                raise
+            self._requeue()
+            return b""
+        finally:
+            pace.pulling = False
+        if self._error is not None:
+            self._raise()
+        if not item or item.__class__ is not bytes:
+            return item
+        pace.engine_at = pace.client_at = now = self._clock.now()
+        if not pace.begun:
+            self._begin()
+        if stream.has_token:
+            self.timeline.token(now)
+        return item
+
+    def _begin(self) -> None:
+        """The commit point: from here on nothing can be tried again."""
+        self._pace.begun = self._pace.written = True
+        if self.lease is not None:
+            self.lease.run()
+
+    def _attend(self) -> None:
+        """Does what others have noted while the task was busy."""
+        if self._error is not None:
+            self._raise()
+        self._preempted = False
+        if not self._pace.begun and self._run is not None:
+            self._num_attempts -= 1
+            self._requeue()
+
+    def _raise(self) -> NoReturn:
+        assert self._error is not None
+        self._pace.client_at = self._clock.now()
+        self._abandon()
+        raise self._error
+
+    async def _granted_stream(self) -> EngineStream | None:
+        self._grant = asyncio.get_running_loop().create_future()
+        try:
+            await self._grant
+        finally:
+            self._grant = None
+        if self._error is not None:
+            self._raise()
+        return self._stream
+
+    def _may_retry(self, error: LLMRuntimeError) -> bool:
+        """No engine took it, nothing was sent, tries are left, and nobody said when to come back."""
+        return (
+            isinstance(error, BackendUnavailable)
+            and not self._pace.begun
+            and self._error is None
+            and self._run is not None
+            and self._num_attempts < MAX_ATTEMPTS
+            and error.retry_after_s is None
+        )
+
+    def _requeue(self) -> None:
+        lease = self.lease
+        assert lease is not None
+        self._abandon()
+        self.lease = self._run = self._stream = None
+        self.timeline.dispatched_at = None
+        self._dispatcher.requeue(self, lease)
+
+    def _abandon(self) -> None:
+        """Leaves queue and engine, whichever has it. Idempotent."""
+        lease, run = self.lease, self._run
+        if lease is None or run is None:
+            self._dispatcher.withdraw(self)
+        elif lease.held:
+            self._dispatcher.cancelling(lease)
+            run.cancel(self.request.id)
+
+    def note_plain_tokens(self) -> None:
+        """The times of a plain reply's tokens are the engine's to tell: the body came as one."""
+        stream = self._stream
+        if stream is not None and stream.first_token_at is not None:
+            self.timeline.first_token_at = stream.first_token_at
+            self.timeline.last_token_at = self._pace.engine_at
+
+    # ---- notes from others (on the loop, never awaited)
+
+    def granted(self, lease: Lease, run: Run, now: float) -> None:
+        """The dispatcher got slots for it."""
+        self._num_attempts += 1
+        self.lease, self._run = lease, run
+        self._stream = run.stream(self.request.id)
+        self.replica = lease.replica
+        self.timeline.dispatched_at = now
+        self._wake()
+
+    def fail(self, error: LLMRuntimeError) -> None:
+        """Ends the request with this error at the next opportunity; the first error wins. What still
+        waits leaves the queue at once, so that no engine works for nobody. Harmless after the end."""
+        if self._error is not None or self._task is None:
+            return
+        self._error = error
+        self._pace.ending = True
+        if self.lease is None:
+            self._dispatcher.withdraw(self)
+        self._wake()
+
+    def cut(self) -> None:
+        """Takes the task out of a send that does not end; after `fail` only."""
+        if self._task is not None and not self._pace.pulling and not self.cut_off:
+            self.cut_off = True
+            self._task.cancel()
+
+    def preempt(self) -> None:
+        """Back to the queue, if nothing was sent yet: its slots are needed more elsewhere."""
+        if not self._pace.begun:
+            self._preempted = True
+            self._wake()
+
+    def client_gone(self) -> None:
+        self.fail(ClientGone("The client closed the connection."))
+
+    def _wake(self) -> None:
+        grant = self._grant
+        if grant is not None:
+            if not grant.done():
+                grant.set_result(None)
+        elif self._pace.pulling and self._stream is not None:
+            self._stream.poke()
+
+    # ---- time
+
+    def _arm(self, now: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._pace.look_in_s(now), self._on_timer)
+
+    def _on_timer(self) -> None:
+        now = self._clock.now()
+        for what in self._pace.passed(now):
+            if what is Due.KEEP_ALIVE:
+                self._pace.client_at = now
+                self._pace.written = self.keep_alive_due = True
+                self._wake()
+            else:
+                self.fail(overdue(what, dispatched=self.lease is not None))
+                if what is Due.WRITE_STALL:
+                    self.cut()
+        if not self.cut_off:
+            self._arm(now)
