@@ -66,6 +66,22 @@ def test_no_header_but_the_key_is_let_in(header: bytes) -> None:
         ApiKeys([SECRET]).identify(header)
 
 
+def test_a_key_that_shares_only_the_tenant_name_is_not_let_in() -> None:
+    """The look-up goes by the first four bytes of the hash; the whole hash decides."""
+    digest = hashlib.sha256(b"guess").hexdigest()
+    keys = ApiKeys([f"sha256:{digest[:8]}{'0' * 56}", f"sha256:{'0' * 64}"])
+    with pytest.raises(Unauthorized):
+        keys.identify(b"Bearer guess")
+
+
+def test_a_key_of_any_length_is_not_even_hashed() -> None:
+    endless = b"x" * 2000
+    keys = ApiKeys([f"sha256:{hashlib.sha256(endless).hexdigest()}"])
+    for headers in ({"authorization": b"Bearer " + endless}, {"authorization": None, "x_api_key": endless}):
+        with pytest.raises(Unauthorized):
+            keys.identify(**headers)
+
+
 def test_the_messages_header_is_read_only_where_there_is_no_authorization() -> None:
     keys = ApiKeys([SECRET])
     assert keys.identify(None, x_api_key=SECRET.encode()) == TENANT

@@ -39,6 +39,13 @@ def test_a_peak_is_remembered_for_half_to_a_whole_window(later_s: float, remembe
     assert (monitor.max_s == 0.5) is remembered
 
 
+def test_a_peak_is_forgotten_after_a_window_without_measurements() -> None:
+    monitor = lag()
+    monitor.record(planned_at=0.5, now=1.0)
+    monitor.record(planned_at=95.0, now=95.0)
+    assert monitor.max_s == 0.0
+
+
 def test_reading_does_not_reset() -> None:
     monitor = lag()
     monitor.record(planned_at=0.5, now=1.0)

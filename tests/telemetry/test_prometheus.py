@@ -217,6 +217,11 @@ def test_text_and_json_tell_the_same() -> None:
         ('application/openmetrics-text; version="1.0.0"', Format.OPENMETRICS),
         ("application/openmetrics-text; version=2.0.0, text/plain;q=0.2", Format.TEXT),
         ("application/openmetrics-text;q=0.1, text/plain;q=0.9", Format.TEXT),
+        (
+            "application/openmetrics-text;q=0.9, application/openmetrics-text;version=0.0.1;q=0.1, "
+            "text/plain;q=0.5",
+            Format.OPENMETRICS,
+        ),
         ("application/openmetrics-text;q=0, text/plain;q=0", None),
         ("text/plain;q=oops", None),
         ("text/plain;;;=,,", Format.TEXT),
