@@ -21,19 +21,26 @@ QUICK = WatchTimes(poll_interval_s=0.001, first_byte_wait_s=60, settle_s=60, can
 @dataclass
 class Engine:
     """busy: tags of slots at work. answers: what /slots says instead, one after the other.
-    silent: requests get no byte until the event is set."""
+    first_byte: requests get none until it is set. may_answer: /slots tells, once it is set, what was
+    so when it was asked."""
 
     busy: set[int] = field(default_factory=set)
     answers: list[bytes] = field(default_factory=list)
     first_byte: asyncio.Event = field(default_factory=asyncio.Event)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     num_polls: int = 0
     num_closed: int = 0
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
 
     async def script(self, peer: Peer) -> None:
         while request := await peer.request():
             if request.startswith(b"GET /slots"):
                 self.num_polls += 1
-                await peer.send(self.answers.pop(0) if self.answers else self.slots())
+                told = self.answers.pop(0) if self.answers else self.slots()
+                await self.may_answer.wait()
+                await peer.send(told)
                 continue
             waiting = asyncio.create_task(self.first_byte.wait())
             closing = asyncio.create_task(peer.closed())
@@ -138,6 +145,19 @@ async def test_each_request_is_freed_on_its_own() -> None:
         await turns_until(lambda: it.freed == ["r2"])
         it.engine.busy = set()
         await turns_until(lambda: sorted(it.freed) == ["r1", "r2", "r3"])
+
+
+async def test_what_was_asked_before_a_cancellation_says_nothing_about_it() -> None:
+    async with scene() as it:
+        it.engine.busy = {1}
+        it.engine.may_answer.clear()
+        it.watch.cancel(1, await it.request(), it.lease("r1"))
+        await it.polls(1)
+        it.engine.busy = {1, 2}
+        it.watch.cancel(2, await it.request(), it.lease("r2"))
+        it.engine.may_answer.set()
+        await it.polls()
+        assert it.freed == []
 
 
 async def test_unanswered_request_is_closed_at_its_first_byte() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from llm_runtime.core.errors import BackendError, BackendUnavailable
 from llm_runtime.engines.upstream import Address, Limits, Upstream
 from tests.engines.upstream.stubs import CHUNKED, OK, Peer, answer_all, chunk, stub, turns_until
+
+PATIENT = Limits(idle_s=3600)
+"""With it, nothing is closed just because it expired."""
 
 
 async def get(upstream: Upstream, **options: object) -> bytes:
@@ -193,7 +197,7 @@ async def test_bytes_nobody_asked_for_end_the_connection() -> None:
             await peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nnew")
         await peer.closed()
 
-    async with stub(script) as server, Upstream(server.address) as upstream:
+    async with stub(script) as server, Upstream(server.address, limits=PATIENT) as upstream:
         assert await get(upstream) == b"ok"
         await turns_until(lambda: not server.num_open)
         assert await get(upstream) == b"ok"
@@ -209,7 +213,7 @@ async def test_answer_before_the_request_was_sent_in_full_is_given_but_ends_the_
         await peer.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
         await peer.closed()
 
-    async with stub(script) as server, Upstream(server.address) as upstream, asyncio.timeout(5):
+    async with stub(script) as server, Upstream(server.address, limits=PATIENT) as upstream:
         exchange = upstream.request("POST", "/", b"x" * 64_000_000)
         assert await exchange.read_all() == b"no"
         assert exchange.status == 413
@@ -224,6 +228,15 @@ async def test_idle_connections_expire() -> None:
         await turns_until(lambda: not server.num_open)
         assert await get(upstream) == b"ok"
         assert server.num_connections == 6
+
+
+async def test_expired_connection_is_not_used_even_if_the_loop_was_too_busy_to_close_it() -> None:
+    limits = Limits(idle_s=0.05)
+    async with stub(answer_all) as server, Upstream(server.address, limits=limits) as upstream:
+        assert await get(upstream) == b"ok"
+        time.sleep(0.06)  # noqa: ASYNC251 - blocks the loop, which is the case
+        assert await get(upstream) == b"ok"
+        assert upstream.num_connects == 2
 
 
 async def test_close_ends_everything() -> None:
