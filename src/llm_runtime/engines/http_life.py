@@ -1,0 +1,135 @@
+"""One life of an engine that is a process of ours and speaks HTTP: the process, the connections to it,
+the requests inside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Generic, Protocol, TypeVar
+
+from llm_runtime.core.clock import Clock
+from llm_runtime.core.errors import BackendCrashed, BackendError, LLMRuntimeError
+from llm_runtime.core.lease import Lease
+from llm_runtime.engines.base import Work
+from llm_runtime.engines.http_stream import EngineCall, HttpStream
+from llm_runtime.engines.process import EngineProcess, ExitReport
+from llm_runtime.engines.upstream.client import Upstream
+from llm_runtime.engines.upstream.exchange import Exchange
+
+H = TypeVar("H", bound=Hashable)
+H_contra = TypeVar("H_contra", bound=Hashable, contravariant=True)
+
+
+class Cancellations(Protocol[H_contra]):
+    """How this engine is rid of requests that nobody wants any more, and how that is seen.
+
+    A handle is what identifies a request inside the engine.
+    """
+
+    def cancel(self, handle: H_contra, exchange: Exchange, lease: Lease) -> None:
+        """Takes over a request that is not over: makes the engine drop it, and frees the lease when it
+        has. Nobody else may read the exchange from now on or use its callbacks."""
+        ...
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ...
+
+    def engine_gone(self) -> None:
+        """The process has ended: it holds nothing any more."""
+        ...
+
+
+class HttpLife(Generic[H]):
+    """`child_backend.EngineLife`, and the owner of the streams that run on this very process. Owned by
+    the backend; a crash ends it, and a new process is a new life. Subclasses say how the engine is
+    asked: `prepare`.
+    """
+
+    def __init__(
+        self, process: EngineProcess, upstream: Upstream, clock: Clock, cancellations: Cancellations[H]
+    ) -> None:
+        self.process = process
+        self.upstream = upstream
+        self.progressed_at: float | None = None
+        self._clock = clock
+        self._cancellations = cancellations
+        self._handles: dict[HttpStream, H] = {}
+
+    def prepare(self, work: Work) -> tuple[EngineCall, H]:
+        """What is sent for a request, and its handle for `Cancellations`."""
+        raise NotImplementedError
+
+    # ---- ending, by the supervisor
+
+    async def wait(self) -> ExitReport:
+        """Until the engine has ended; then nothing of it holds a slot any more."""
+        name = f"{self.process.spec.name} cancellations"
+        watching = asyncio.get_running_loop().create_task(self._cancellations.run(), name=name)
+        try:
+            return await self.process.wait()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            self._gone()
+            await self.upstream.aclose()
+
+    async def stop(self, grace_s: float | None = None) -> ExitReport:
+        report = await self.process.stop(grace_s)
+        self._gone()
+        await self.upstream.aclose()
+        return report
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def _gone(self) -> None:
+        """No process, no slots; also of those whose task is busy elsewhere and has not noticed."""
+        self._cancellations.engine_gone()
+        for stream in tuple(self._handles):
+            stream.lease.free()
+
+    async def get(self, path: str) -> bytes | None:
+        """The body of an answer 200; None for any other answer and for none at all."""
+        exchange = self.upstream.request("GET", path)
+        try:
+            await exchange.head()
+            body = await exchange.read_all()
+        except BackendError:
+            return None
+        finally:
+            exchange.abort()
+        return body if exchange.status == 200 else None
+
+    # ---- streams
+
+    def open(self, work: Work) -> HttpStream:
+        call, handle = self.prepare(work)
+        stream = HttpStream(self.upstream, call, work.lease, self)
+        self._handles[stream] = handle
+        return stream
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def same_process(self) -> bool:
+        return self.process.alive
+
+    def progressed(self) -> None:
+        self.progressed_at = self._clock.now()
+
+    def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
+        if self.process.alive:
+            return error
+        return BackendCrashed("The engine crashed while it was working on the request.")
+
+    def release(self, stream: HttpStream) -> None:
+        handle = self._handles.pop(stream)
+        exchange = stream.exchange
+        if exchange is None or stream.answered or (exchange.ended and not exchange.lost):
+            stream.lease.free()
+        elif not self.process.alive:
+            exchange.abort()
+            stream.lease.free()
+        else:
+            self._cancellations.cancel(handle, exchange, stream.lease)
