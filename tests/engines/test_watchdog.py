@@ -1,0 +1,166 @@
+"""When an engine that is alive counts as stuck. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from llm_runtime.core.errors import BackendError
+from llm_runtime.core.lease import Lease
+from llm_runtime.engines.watchdog import WorkLedger, watch
+from tests.engines.virtual_time import run_virtual
+
+LIMIT_S = 40.0
+
+
+class Engine:
+    """An engine whose counter a test moves; `answers` None: it does not answer."""
+
+    def __init__(self) -> None:
+        self.ledger = WorkLedger()
+        self.counter: Callable[[], float | None] = lambda: 0.0
+        self.hangs = False
+        self.breaks = False
+
+    async def work_done(self) -> float | None:
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        if self.breaks:
+            raise BackendError("no")
+        return self.counter()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def lease() -> Lease:
+    return Lease("r", "e-0", 1, 0.0, lambda lease: None)
+
+
+Script = Callable[[Engine], Coroutine[Any, Any, None]]
+Verdict = tuple[float, str] | None
+
+
+async def verdict(engine: Engine, script: Script, for_s: float) -> Verdict:
+    """When and why the engine was called stuck, counted from the start; None if it was not."""
+    found: list[tuple[float, str]] = []
+    started_at = now()
+    watching = asyncio.get_running_loop().create_task(
+        watch(engine, LIMIT_S, now, lambda reason: found.append((now() - started_at, reason)))
+    )
+    scripting = asyncio.get_running_loop().create_task(script(engine))
+    await asyncio.sleep(for_s)
+    for task in (watching, scripting):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return found[0] if found else None
+
+
+def judged(script: Script, for_s: float = 1000.0) -> Verdict:
+    return run_virtual(verdict(Engine(), script, for_s))
+
+
+def test_an_idle_engine_is_never_stuck() -> None:
+    async def nothing(engine: Engine) -> None: ...
+
+    assert judged(nothing) is None
+
+
+def test_work_without_progress_and_no_answer() -> None:
+    async def frozen(engine: Engine) -> None:
+        engine.hangs = True
+        engine.ledger.opened(lease(), 10, now())
+
+    found = judged(frozen)
+    assert found is not None
+    assert found[0] == pytest.approx(LIMIT_S + 5.0)
+    assert "did not answer" in found[1]
+
+
+def test_an_error_is_no_answer() -> None:
+    async def broken(engine: Engine) -> None:
+        engine.breaks = True
+        engine.ledger.opened(lease(), 10, now())
+
+    found = judged(broken)
+    assert found is not None
+    assert found[0] == pytest.approx(LIMIT_S)
+
+
+def test_an_engine_that_answers_health_but_works_on_nothing() -> None:
+    async def wedged(engine: Engine) -> None:
+        engine.ledger.opened(lease(), 10, now())
+
+    found = judged(wedged)
+    assert found is not None
+    assert found[0] == pytest.approx(LIMIT_S * 1.25)
+    assert "no progress" in found[1]
+
+
+def test_tokens_are_progress() -> None:
+    async def slow(engine: Engine) -> None:
+        engine.ledger.opened(lease(), 10, now())
+        while True:
+            await asyncio.sleep(LIMIT_S * 0.9)
+            engine.ledger.progressed_at = now()
+
+    assert judged(slow) is None
+
+
+def test_a_moving_counter_is_progress() -> None:
+    async def silent(engine: Engine) -> None:
+        engine.ledger.opened(lease(), 10, now())
+        engine.counter = now
+
+    assert judged(silent) is None
+
+
+def test_the_silence_counts_from_the_first_work_not_from_the_last_of_yesterday() -> None:
+    async def later(engine: Engine) -> None:
+        engine.hangs = True
+        engine.ledger.progressed_at = now()
+        await asyncio.sleep(500)
+        engine.ledger.opened(lease(), 10, now())
+
+    found = judged(later)
+    assert found is not None
+    assert found[0] == pytest.approx(500 + LIMIT_S + 5.0)
+
+
+def test_work_that_ended_cannot_be_stuck() -> None:
+    async def ended(engine: Engine) -> None:
+        engine.hangs = True
+        held = lease()
+        engine.ledger.opened(held, 10, now())
+        await asyncio.sleep(LIMIT_S / 2)
+        held.free()
+
+    assert judged(ended) is None
+
+
+def test_a_long_prompt_is_given_three_times_its_predicted_prefill() -> None:
+    async def long(engine: Engine) -> None:
+        engine.hangs = True
+        engine.ledger.opened(lease(), 10_000, now())
+
+    found = judged(long)
+    assert found is not None
+    assert found[0] == pytest.approx(3 * 10_000 / 100 + 5.0)
+
+
+def test_the_prefill_rate_is_learnt() -> None:
+    async def patience() -> tuple[float, float]:
+        ledger = WorkLedger()
+        ledger.opened(lease(), 10_000, 0.0)
+        before = ledger.patience_s(1.0)
+        for _ in range(50):
+            ledger.first_token(1000, 1.0)
+        return before, ledger.patience_s(1.0)
+
+    before, after = run_virtual(patience())
+    assert before == pytest.approx(300.0)
+    assert after == pytest.approx(30.0, rel=0.01)
