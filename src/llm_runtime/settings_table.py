@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.engines.config import EnginesConfig, ModelConfig
@@ -37,11 +38,26 @@ SECTIONS: Mapping[str, type] = types.MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `flat`: the short name, `PORT` for `LLM_RUNTIME_PORT`."""
+    """One line of the table. `flat`: the short name, `PORT` for `LLM_RUNTIME_PORT`.
+
+    secret: never shown. is_url: shown without its user part and its query, which may be secrets.
+    """
 
     meaning: str
     flat: str | None = None
     secret: bool = False
+    is_url: bool = False
+
+    def shown(self, value: Any) -> Any:
+        """The value of a setting that is not secret, as it may be printed."""
+        if not self.is_url or not isinstance(value, str):
+            return value
+        head, sign, rest = value.partition("://")
+        authority, slash, path = rest.partition("/")
+        user, at, host = authority.rpartition("@")
+        query = path.find("?")
+        path = path if query < 0 else f"{path[:query]}?***"
+        return f"{head}{sign}{'***' if user else ''}{at}{host}{slash}{path}"
 
 
 TABLE: Mapping[str, Row] = types.MappingProxyType(
@@ -72,7 +88,8 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         ),
         "engines.backend": Row("Which engine serves.", "BACKEND"),
         "engines.native_backend_concurrency": Row(
-            "Sequences at once in an engine that batches by itself; unset: llama.cpp 8, vLLM 128.",
+            "Sequences at once in an engine that batches by itself; unset: llama.cpp 8, vLLM 128, an upstream "
+            "by URL 256.",
             "NATIVE_BACKEND_CONCURRENCY",
         ),
         "engines.mock.prefill_latency_ms": Row(
@@ -122,6 +139,30 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         ),
         "engines.vllm.extra_arguments": Row("More arguments for vLLM, as one would type them."),
         "engines.vllm.start_timeout_s": Row("How long vLLM may take until it is ready."),
+        "engines.openai.url": Row(
+            "Upstream: where the OpenAI-compatible server is, as the SDKs' base URL; without a path `/v1` "
+            "is added. `unix:///path` is a socket.",
+            "UPSTREAM_URL",
+            is_url=True,
+        ),
+        "engines.openai.api_key": Row("Upstream: the key it wants.", "UPSTREAM_API_KEY", secret=True),
+        "engines.openai.models": Row(
+            "Upstream: models to serve, `name` or `served=upstream`; none: all that it lists, or only "
+            "`model.name` where that is set."
+        ),
+        "engines.openai.headers": Row("Upstream: headers for every request, `Name: value`.", secret=True),
+        "engines.openai.tls_verify": Row("Upstream: whether its certificate must be valid."),
+        "engines.openai.tls_ca_file": Row("Upstream: certificates (PEM) to trust instead of the system's."),
+        "engines.openai.connect_timeout_s": Row("Upstream: until a connection stands."),
+        "engines.openai.health_path": Row(
+            "Upstream: what is asked whether it is well, below its root; unset: `/health`, and where there "
+            "is none its list of models."
+        ),
+        "engines.openai.health_interval_s": Row(
+            "Upstream: seconds between such questions; none is asked while it is sending answers."
+        ),
+        "engines.openai.health_timeout_s": Row("Upstream: how long such an answer may take."),
+        "engines.openai.max_health_misses": Row("Upstream: misses in a row after which it counts as down."),
         "engines.supervision.start_timeout_s": Row("How long an engine may take until it is ready."),
         "engines.supervision.stop_grace_s": Row("Time between asking an engine to stop and killing it."),
         "engines.supervision.restart_backoff_s": Row("Wait before the first restart; doubles each time."),
@@ -132,6 +173,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "engines.supervision.restart_window_s": Row("Window in which restarts are counted."),
         "engines.supervision.cancel_timeout_s": Row(
             "How long an engine may take to confirm a cancellation before its slot is suspect."
+        ),
+        "engines.supervision.stall_timeout_s": Row(
+            "An engine that holds work and makes no progress for so long (or three times the predicted "
+            "prefill, if that is longer) is restarted; `none`: never."
         ),
         "scheduling.policy": Row("In what order waiting requests run.", "SCHEDULER"),
         "scheduling.priority_aging_boost_interval_s": Row(

@@ -50,7 +50,7 @@ async def verdict(engine: Engine, script: Script, for_s: float) -> Verdict:
     found: list[tuple[float, str]] = []
     started_at = now()
     watching = asyncio.get_running_loop().create_task(
-        watch(engine, LIMIT_S, now, lambda reason: found.append((now() - started_at, reason)))
+        watch(engine, LIMIT_S, lambda reason: found.append((now() - started_at, reason)), now)
     )
     scripting = asyncio.get_running_loop().create_task(script(engine))
     await asyncio.sleep(for_s)

@@ -49,6 +49,10 @@ class EngineLife(Engine, Protocol):
 
     def open(self, work: Work) -> OpenStream: ...
 
+    def watch(self, stall_timeout_s: float, stuck: Callable[[str], None]) -> None:
+        """Has its progress watched: `stuck` is called with the reason when it makes none."""
+        ...
+
 
 L = TypeVar("L", bound=EngineLife)
 
@@ -79,6 +83,7 @@ class ChildBackend(Generic[L]):
     ) -> None:
         self.info = info
         self._launch = launch
+        self._stall_timeout_s = supervision.stall_timeout_s
         self._life: L | None = None
         self._on_change: Callable[[], None] | None = None
         self._supervisor = Supervisor(self._begin, supervision, self._changed)
@@ -116,8 +121,14 @@ class ChildBackend(Generic[L]):
         return self._life.progressed_at if self._life is not None else None
 
     async def _begin(self) -> L:
-        self._life = await self._launch()
-        return self._life
+        self._life = life = await self._launch()
+        if self._stall_timeout_s is not None:
+            life.watch(self._stall_timeout_s, self._stuck)
+        return life
+
+    def _stuck(self, reason: str) -> None:
+        log.error("engine.stuck", engine=self.info.name, reason=reason)
+        self._supervisor.restart(f"the {self.info.name} engine was stuck: {reason}")
 
     def _changed(self, status: BackendStatus) -> None:
         if status.state in (BackendState.CRASHED, BackendState.FAILED):

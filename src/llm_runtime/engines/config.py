@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-BackendKind = Literal["llama.cpp", "vllm", "vllm-inprocess", "mock"]
+BackendKind = Literal["llama.cpp", "vllm", "vllm-inprocess", "openai", "mock"]
 
 DEFAULT_CONCURRENCY: Mapping[BackendKind, int] = MappingProxyType(
-    {"llama.cpp": 8, "vllm": 128, "vllm-inprocess": 128}
+    {"llama.cpp": 8, "vllm": 128, "vllm-inprocess": 128, "openai": 256}
 )
 """Sequences at once of engines that batch by themselves, where nothing is configured."""
 
@@ -81,11 +81,37 @@ class VllmConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenAIConfig:
+    """An OpenAI-compatible server by URL.
+
+    url: with a path it is taken as it is, as the SDKs' base URL; without one `/v1` is added. models:
+    `name` or `served=upstream`; empty: all that the server lists. headers: `Name: value`, sent with
+    every request. tls_ca_file: PEM certificates to trust instead of the system's.
+    connect_timeout_s: until a connection, with TLS, stands. health_path: below the server's root; None:
+    `/health`, and where there is none the list of models. max_health_misses: in a row, until the server
+    counts as down.
+    """
+
+    url: str | None = None
+    api_key: str | None = None
+    models: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    tls_verify: bool = True
+    tls_ca_file: str | None = None
+    connect_timeout_s: Annotated[float, Gt(0)] = 5.0
+    health_path: str | None = None
+    health_interval_s: Annotated[float, Gt(0)] = 5.0
+    health_timeout_s: Annotated[float, Gt(0)] = 5.0
+    max_health_misses: Annotated[int, Ge(1)] = 3
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisionConfig:
     """The engine child's life. Seconds, except counts.
 
     max_restarts within restart_window_s makes the engine FAILED; stop_grace_s lies between SIGTERM
-    and SIGKILL; cancel_timeout_s after an unconfirmed cancellation the lease turns suspect.
+    and SIGKILL; cancel_timeout_s after an unconfirmed cancellation the lease turns suspect;
+    stall_timeout_s without any progress of an engine that holds work it is restarted.
     """
 
     start_timeout_s: Annotated[float, Gt(0)] = 120.0
@@ -95,6 +121,7 @@ class SupervisionConfig:
     max_restarts: Annotated[int, Ge(0)] = 5
     restart_window_s: Annotated[float, Gt(0)] = 60.0
     cancel_timeout_s: Annotated[float, Gt(0)] = 10.0
+    stall_timeout_s: Annotated[float, Gt(0)] | None = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +134,7 @@ class EnginesConfig:
     mock: MockConfig = MockConfig()
     llama_cpp: LlamaCppConfig = LlamaCppConfig()
     vllm: VllmConfig = VllmConfig()
+    openai: OpenAIConfig = OpenAIConfig()
     supervision: SupervisionConfig = SupervisionConfig()
 
     @property

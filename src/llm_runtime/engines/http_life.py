@@ -4,7 +4,7 @@ the requests inside it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from llm_runtime.core.clock import Clock
@@ -15,6 +15,7 @@ from llm_runtime.engines.http_stream import EngineCall, HttpStream
 from llm_runtime.engines.process import EngineProcess, ExitReport
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.exchange import Exchange
+from llm_runtime.engines.watchdog import WorkLedger, watch
 
 H = TypeVar("H", bound=Hashable)
 H_contra = TypeVar("H_contra", bound=Hashable, contravariant=True)
@@ -43,7 +44,7 @@ class Cancellations(Protocol[H_contra]):
 class HttpLife(Generic[H]):
     """`child_backend.EngineLife`, and the owner of the streams that run on this very process. Owned by
     the backend; a crash ends it, and a new process is a new life. Subclasses say how the engine is
-    asked: `prepare`.
+    asked: `prepare`, `work_done`.
     """
 
     def __init__(
@@ -51,10 +52,23 @@ class HttpLife(Generic[H]):
     ) -> None:
         self.process = process
         self.upstream = upstream
-        self.progressed_at: float | None = None
+        self.ledger = WorkLedger()
         self._clock = clock
         self._cancellations = cancellations
         self._handles: dict[HttpStream, H] = {}
+        self._watched: tuple[float, Callable[[str], None]] | None = None
+
+    @property
+    def progressed_at(self) -> float | None:
+        return self.ledger.progressed_at
+
+    def watch(self, stall_timeout_s: float, stuck: Callable[[str], None]) -> None:
+        """Has its progress watched from now on: see `watchdog`. Before `wait` only."""
+        self._watched = (stall_timeout_s, stuck)
+
+    async def work_done(self) -> float | None:
+        """As `watchdog.Watched`."""
+        raise NotImplementedError
 
     def prepare(self, work: Work) -> tuple[EngineCall, H]:
         """What is sent for a request, and its handle for `Cancellations`."""
@@ -64,13 +78,16 @@ class HttpLife(Generic[H]):
 
     async def wait(self) -> ExitReport:
         """Until the engine has ended; then nothing of it holds a slot any more."""
-        name = f"{self.process.spec.name} cancellations"
-        watching = asyncio.get_running_loop().create_task(self._cancellations.run(), name=name)
+        loop, name = asyncio.get_running_loop(), self.process.spec.name
+        tasks = [loop.create_task(self._cancellations.run(), name=f"{name} cancellations")]
+        if self._watched is not None:
+            tasks.append(loop.create_task(watch(self, *self._watched, now=self.now), name=f"{name} watchdog"))
         try:
             return await self.process.wait()
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._gone()
             await self.upstream.aclose()
 
@@ -107,6 +124,7 @@ class HttpLife(Generic[H]):
         call, handle = self.prepare(work)
         stream = HttpStream(self.upstream, call, work.lease, self)
         self._handles[stream] = handle
+        self.ledger.opened(work.lease, work.request.num_prompt_tokens, self.now())
         return stream
 
     def now(self) -> float:
@@ -116,7 +134,7 @@ class HttpLife(Generic[H]):
         return self.process.alive
 
     def progressed(self) -> None:
-        self.progressed_at = self._clock.now()
+        self.ledger.progressed_at = self._clock.now()
 
     def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
         if self.process.alive:
@@ -125,6 +143,9 @@ class HttpLife(Generic[H]):
 
     def release(self, stream: HttpStream) -> None:
         handle = self._handles.pop(stream)
+        if stream.first_token_at is not None:
+            prefill_s = stream.first_token_at - stream.lease.granted_at
+            self.ledger.first_token(stream.spent().prompt_tokens, prefill_s)
         exchange = stream.exchange
         if exchange is None or stream.answered or (exchange.ended and not exchange.lost):
             stream.lease.free()

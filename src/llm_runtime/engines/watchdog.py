@@ -75,7 +75,7 @@ class Watched(Protocol):
 
 
 async def watch(
-    life: Watched, limit_s: float, now: Callable[[], float], stuck: Callable[[str], None]
+    life: Watched, limit_s: float, stuck: Callable[[str], None], now: Callable[[], float]
 ) -> None:
     """Until cancelled, or once `stuck` was called with the reason. Sleeps while nothing is due."""
     ledger = life.ledger

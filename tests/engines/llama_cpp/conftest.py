@@ -22,10 +22,12 @@ NUM_SLOTS = 4
 SUPERVISION = SupervisionConfig(restart_backoff_s=0.1)
 
 
-def make_backend(state_dir: Path, **changes: object) -> LlamaCppBackend:
+def make_backend(
+    state_dir: Path, supervision: SupervisionConfig = SUPERVISION, **changes: object
+) -> LlamaCppBackend:
     return LlamaCppBackend(
         replace(CONFIG, **changes),  # type: ignore[arg-type]
-        EngineHost(SUPERVISION, SystemClock(), os.environ, state_dir),
+        EngineHost(supervision, SystemClock(), os.environ, state_dir),
         num_slots=NUM_SLOTS,
         model=MODEL,
         model_path=ModelStore(os.environ).ensure(BUILTIN_MODEL),
@@ -35,7 +37,7 @@ def make_backend(state_dir: Path, **changes: object) -> LlamaCppBackend:
 
 @asynccontextmanager
 async def running(state_dir: Path, **changes: object) -> AsyncIterator[LlamaCppBackend]:
-    backend = make_backend(state_dir, **changes)
+    backend = make_backend(state_dir, SUPERVISION, **changes)
     await backend.start(lambda: None)
     try:
         yield backend

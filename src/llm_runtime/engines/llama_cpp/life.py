@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from llm_runtime.engines.process import EngineProcess
 from llm_runtime.engines.upstream.client import Upstream
 
 PROBE_INTERVAL_S = 0.05
+
+_DECODES = re.compile(rb"^llamacpp:n_decode_total ([0-9.e+]+)$", re.MULTILINE)
 
 
 class EngineLife(HttpLife[int]):
@@ -41,6 +44,11 @@ class EngineLife(HttpLife[int]):
             await asyncio.sleep(PROBE_INTERVAL_S)
         props: Any = orjson.loads(await self.get("/props") or b"{}")
         return props if isinstance(props, dict) else {}
+
+    async def work_done(self) -> float | None:
+        """Calls of its decoder so far: each moves some prompt or some answers on."""
+        match = _DECODES.search(await self.get("/metrics") or b"")
+        return float(match[1]) if match is not None else None
 
     def prepare(self, work: Work) -> tuple[EngineCall, int]:
         tag = next(self._next_tag)
