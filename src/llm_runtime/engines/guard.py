@@ -73,7 +73,8 @@ class Guard:
         try:
             self._note(token)
             self.child = _spawn(self.options.command, token)
-            self._note(token)
+            with contextlib.suppress(OSError):  # a full disk; the first note is enough to find all
+                self._note(token)
             stopping = self._wait()
             self._end(self.options.grace_s if stopping else min(ORPHAN_GRACE_S, self.options.grace_s))
         finally:
