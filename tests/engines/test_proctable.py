@@ -61,3 +61,18 @@ def test_descendants_are_found_parents_first() -> None:
 
 def test_signal_to_nobody_is_no_error() -> None:
     proctable.send(2**22 + 1, 15)
+
+
+def test_a_running_process_works_and_another_start_of_its_pid_does_not() -> None:
+    row = proctable.read(os.getpid())
+    assert row is not None
+    assert not row.exiting
+    assert proctable.is_working(os.getpid(), row.started)
+    assert not proctable.is_working(os.getpid(), "another")
+
+
+def test_a_process_on_its_way_out_no_longer_works() -> None:
+    stat = b"7 (engine) R 1 7 7 0 -1 4194308 " + b"0 " * 12 + b"99 " + b"0 " * 10
+    row = proctable._parse_stat(7, stat)
+    assert row.exiting
+    assert row.started == "99"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from llm_runtime.core.errors import BackendUnavailable, ConfigError, LLMRuntimeError
-from llm_runtime.engines import leftovers
+from llm_runtime.engines import leftovers, proctable
 from llm_runtime.engines.guard import EXIT_CONFIG, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from llm_runtime.engines.output import LineSink, OutputLines
 
@@ -133,7 +133,8 @@ class EngineProcess:
         if not self.running:
             return False
         note = leftovers.read_note(str(self._note_path))
-        return note is not None and note.child is not None and note.child.running
+        child = note.child if note is not None else None
+        return child is not None and proctable.is_working(child.pid, child.started)
 
     async def wait(self) -> ExitReport:
         """Until the engine has ended and nothing of it is left."""

@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 LINUX = sys.platform == "linux"
 ZOMBIE_STATES = frozenset("ZX")
+PF_EXITING = 0x4  # of the kernel: set before a dying process closes its files and connections
 
 
 class Process(NamedTuple):
     """One row. started: opaque, differs between two processes that had the same pid.
 
-    state: the letter of the kernel; `session` and `group` are 0 where unknown.
+    state: the letter of the kernel; `session` and `group` are 0 where unknown. exiting: it is on its
+    way out, though it may still be in the table as running.
     """
 
     pid: int
@@ -28,6 +30,7 @@ class Process(NamedTuple):
     session: int
     state: str
     started: str
+    exiting: bool = False
 
 
 def read(pid: int) -> Process | None:
@@ -69,6 +72,13 @@ def is_running(pid: int, started: str | None = None) -> bool:
     return row is not None and row.state not in ZOMBIE_STATES and started in (None, row.started)
 
 
+def is_working(pid: int, started: str) -> bool:
+    """As `is_running`, but a process that has begun to exit does not count: its connections close
+    before it is a zombie, and whoever sees that wants to know why."""
+    row = read(pid)
+    return row is not None and row.state not in ZOMBIE_STATES and not row.exiting and row.started == started
+
+
 def has_environment(pid: int, entry: bytes) -> bool:
     """Whether `entry` (b"NAME=value") is in the environment that process was started with."""
     if not LINUX:
@@ -104,6 +114,7 @@ def _parse_stat(pid: int, stat: bytes) -> Process:
         session=int(fields[3]),
         state=fields[0].decode(),
         started=fields[19].decode(),
+        exiting=bool(int(fields[6]) & PF_EXITING),
     )
 
 
