@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 import uvicorn
@@ -38,6 +39,7 @@ from llm_runtime.core.outcome import RequestRecord
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.assets import resolve_model
 from llm_runtime.engines.base import Backend
+from llm_runtime.engines.openai.target import secrets_of
 from llm_runtime.engines.registry import NEEDS_WEIGHTS, BackendSpec, build_backend
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
@@ -47,7 +49,7 @@ from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.runtime import Pool, Runtime
 from llm_runtime.runtime.state import StateReader
 from llm_runtime.scheduling.presets import build_scheduler
-from llm_runtime.settings import Settings, is_loopback, load_settings
+from llm_runtime.settings import DEFAULT_ORIGIN, Settings, is_loopback, load_settings
 from llm_runtime.telemetry.families import Sources
 from llm_runtime.telemetry.gpu import NvidiaSmiSampler
 from llm_runtime.telemetry.log_events import FanOutEvents, LogEvents
@@ -55,6 +57,13 @@ from llm_runtime.telemetry.logging import configure_logging
 from llm_runtime.telemetry.loop_lag import LoopLag
 from llm_runtime.telemetry.metrics import MetricsCollector
 from llm_runtime.telemetry.prometheus import PrometheusExporter
+from llm_runtime.wire.passed_requests import (
+    parse_embeddings,
+    parse_messages,
+    parse_rerank,
+    parse_responses,
+    parse_tokenize,
+)
 from llm_runtime.wire.requests import parse_chat, parse_completions
 
 log = structlog.get_logger(__name__)
@@ -90,14 +99,15 @@ def build(settings: Settings, *, backend: Backend | None = None, listeners: Sequ
 
     backend: serve with this engine instead of the configured one; listeners: told of events as well.
     """
-    lines = configure_logging(settings.telemetry, secrets=settings.server.api_keys)
+    secrets = (*settings.server.api_keys, *secrets_of(settings.engines.openai))
+    lines = configure_logging(settings.telemetry, secrets=secrets)
     for warning in settings.warnings:
         log.warning("settings.warning", message=warning)
     clock = SystemClock()
     backend = backend or _backend(settings, clock)
     keys = ApiKeys(settings.server.api_keys)
     estimator = TokenEstimator()
-    metrics = MetricsCollector(models=[backend.info.model], tenants=keys.tenants)
+    metrics = MetricsCollector(models=backend.info.names, tenants=keys.tenants)
     events = FanOutEvents(metrics, LogEvents(lines), *listeners)
     queue_cap = _queue_cap(settings)
     runtime = _runtime(settings, backend, events, clock, queue_cap)
@@ -106,6 +116,7 @@ def build(settings: Settings, *, backend: Backend | None = None, listeners: Sequ
     runtime.add_background("loop lag", lag.run)
     if gpu.enabled:
         runtime.add_background("gpu telemetry", gpu.run)
+    runtime.on_models = metrics.add_models
     runtime.on_settled = _learner(runtime, estimator, queue_cap, clock)
     sources = Sources(metrics=metrics, runtime=StateReader(runtime), loop_lag=lag, gpu=gpu)
     services = Services(
@@ -140,8 +151,15 @@ def _backend(settings: Settings, clock: Clock) -> Backend:
             clock=clock,
             environ=os.environ,
             state_dir=_state_dir(),
+            chosen_name=settings.model.name,
+            default_max_tokens=_chosen(settings, "model.default_max_tokens"),
         )
     )
+
+
+def _chosen(settings: Settings, name: str) -> Any:
+    """The setting where somebody set it; None where it is only the default."""
+    return None if settings.origin(name) == DEFAULT_ORIGIN else settings.value(name)
 
 
 def _state_dir() -> Path:
@@ -190,8 +208,8 @@ def _learner(
         request, usage = record.request, record.usage
         if request.num_prompt_bytes and usage.prompt_tokens and not usage.estimated:
             estimator.observe(request.model, request.num_prompt_bytes, usage.prompt_tokens)
-        if queue_cap is not None:
-            pool = runtime.pool_for(request.model, request.kind)
+        pool = runtime.models.get(request.model)
+        if queue_cap is not None and pool is not None:
             queue_cap.observe_finished(request.model, clock.now(), pool.dispatcher.num_waiting)
 
     return learn
@@ -199,11 +217,19 @@ def _learner(
 
 def _hot_paths(services: Services) -> dict[str, InferenceEndpoint]:
     big_bodies = asyncio.Lock()
+    # Which kinds of content a model takes is known once its engine is: `Runtime.check`.
+    parse_any_chat = partial(parse_chat, accept_parts=None)
     return {
-        "/v1/chat/completions": InferenceEndpoint(EndpointKind.CHAT, parse_chat, services, big_bodies),
-        "/v1/completions": InferenceEndpoint(
-            EndpointKind.COMPLETIONS, parse_completions, services, big_bodies
-        ),
+        path: InferenceEndpoint(kind, parse, services, big_bodies)
+        for path, kind, parse in (
+            ("/v1/chat/completions", EndpointKind.CHAT, parse_any_chat),
+            ("/v1/completions", EndpointKind.COMPLETIONS, parse_completions),
+            ("/v1/responses", EndpointKind.RESPONSES, parse_responses),
+            ("/v1/messages", EndpointKind.MESSAGES, parse_messages),
+            ("/v1/embeddings", EndpointKind.EMBEDDINGS, parse_embeddings),
+            ("/v1/rerank", EndpointKind.RERANK, parse_rerank),
+            ("/tokenize", EndpointKind.TOKENIZE, parse_tokenize),
+        )
     }
 
 
@@ -244,31 +270,35 @@ def serve(settings: Settings) -> int:
 
 def run(built: Built) -> int:
     """Serves what was built, as `serve` does."""
-    settings = built.settings
-    listener = _listen(settings.server.host, settings.server.port)
-    host, port = settings.server.host, listener.getsockname()[1]
+    host = built.settings.server.host
+    listener = listen(host, built.settings.server.port)
+    port = listener.getsockname()[1]
     built.runtime.on_ready = lambda: _announce(host, port, built)
-    config = uvicorn.Config(
+    server = uvicorn.Server(server_config(built))
+    server.run(sockets=[listener])
+    listener.close()
+    return 0 if server.started else 1
+
+
+def server_config(built: Built, loop: Literal["uvloop", "none"] = "uvloop") -> uvicorn.Config:
+    """How uvicorn is to run it; `none`: in a loop that runs already."""
+    server = built.settings.server
+    return uvicorn.Config(
         built.app,
-        host=host,
-        port=port,
-        loop="uvloop",
+        host=server.host,
+        loop=loop,
         http="httptools",
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=math.ceil(settings.server.keep_alive_s),
+        timeout_keep_alive=math.ceil(server.keep_alive_s),
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )
-    server = uvicorn.Server(config)
-    server.run(sockets=[listener])
-    listener.close()
-    return 0 if server.started else 1
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Binds before anything is loaded, so that a taken port is said at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -290,7 +320,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _announce(host: str, port: int, built: Built) -> None:
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-    model = built.runtime.pools[0].model
+    model = next(iter(built.runtime.models))
     key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if built.settings.server.api_keys else ""
     question = (
         f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'

@@ -160,6 +160,11 @@ def _check_exposure(server: ServerConfig) -> None:
 
 def _check_engines(engines: EnginesConfig) -> None:
     llama, supervision = engines.llama_cpp, engines.supervision
+    if engines.backend == "openai" and not engines.openai.url:
+        raise ConfigError(
+            "engines.openai.url is not set: engines.backend = openai needs the server's URL, as in "
+            "LLM_RUNTIME_UPSTREAM_URL=http://127.0.0.1:8080/v1"
+        )
     if engines.backend == "llama.cpp" and llama.n_batch is not None and llama.n_batch < engines.concurrency:
         raise ConfigError(
             f"engines.llama_cpp.n_batch = {llama.n_batch} is below the number of slots, which kills the "

@@ -42,7 +42,7 @@ class Given:
 
     def error(self, why: str) -> ConfigError:
         """`why` continues a sentence: "should be at least 1"."""
-        shown = "(hidden)" if self.leaf.row.secret else repr(self.raw)
+        shown = "(hidden)" if self.leaf.row.secret else repr(self.leaf.row.shown(self.raw))
         return ConfigError(f"{self.leaf.name} = {shown} (from {self.origin}): {why}")
 
 

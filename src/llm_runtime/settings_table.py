@@ -88,8 +88,8 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         ),
         "engines.backend": Row("Which engine serves.", "BACKEND"),
         "engines.native_backend_concurrency": Row(
-            "Sequences at once in an engine that batches by itself; unset: llama.cpp 8, vLLM 128, an upstream "
-            "by URL 256.",
+            "Sequences at once in an engine that batches by itself; unset: llama.cpp 8, vLLM 128, an "
+            "upstream by URL 256.",
             "NATIVE_BACKEND_CONCURRENCY",
         ),
         "engines.mock.prefill_latency_ms": Row(
@@ -139,6 +139,16 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         ),
         "engines.vllm.extra_arguments": Row("More arguments for vLLM, as one would type them."),
         "engines.vllm.start_timeout_s": Row("How long vLLM may take until it is ready."),
+        "engines.hf.python": Row(
+            "Transformers: Python of an environment with torch and transformers; unset: our own where it has "
+            "them, else that of `.venv-vllm` beside our environment."
+        ),
+        "engines.hf.dtype": Row("Transformers: numbers to compute with; `auto`: as the weights say."),
+        "engines.hf.device": Row("Transformers: `cpu`, `cuda`, ...; `auto`: a GPU where there is one."),
+        "engines.hf.n_threads": Row(
+            "Transformers: threads that compute; unset: one fewer than the cores this process may use."
+        ),
+        "engines.hf.start_timeout_s": Row("How long Transformers may take until the model is loaded."),
         "engines.openai.url": Row(
             "Upstream: where the OpenAI-compatible server is, as the SDKs' base URL; without a path `/v1` "
             "is added. `unix:///path` is a socket.",

@@ -6,7 +6,7 @@ import pytest
 
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
-from llm_runtime.wire.dialects import dialect_for
+from llm_runtime.wire.dialects import dialect_for, typed_dialect_for
 from llm_runtime.wire.usage import read_usage
 
 CHAT = dialect_for(EndpointKind.CHAT)
@@ -14,13 +14,16 @@ TEXT = dialect_for(EndpointKind.COMPLETIONS)
 
 
 def test_one_shared_dialect_for_each_family() -> None:
-    for kind, dialect in ((EndpointKind.CHAT, CHAT), (EndpointKind.COMPLETIONS, TEXT)):
+    for kind in EndpointKind:
+        dialect = dialect_for(kind)
         assert dialect.kind is kind
         assert dialect_for(kind) is dialect
         assert dialect.keep_alive.startswith(b":")
         assert dialect.keep_alive.endswith(b"\n\n")
+    for kind in (EndpointKind.RESPONSES, EndpointKind.MESSAGES):
+        assert typed_dialect_for(kind) is dialect_for(kind)
     with pytest.raises(KeyError):
-        dialect_for(EndpointKind.EMBEDDINGS)
+        typed_dialect_for(EndpointKind.CHAT)
 
 
 @pytest.mark.parametrize(

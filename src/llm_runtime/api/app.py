@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp as StarletteApp
 
-from llm_runtime.api import chat, completions, models, ops
+from llm_runtime.api import chat, completions, models, ops, other_endpoints
 from llm_runtime.api.documented import OTHER_ERRORS
 from llm_runtime.api.faults import handle_faults
 from llm_runtime.api.front import Front, ServerSend
@@ -72,6 +72,7 @@ def create_app(
     for router in (
         chat.router(),
         completions.router(),
+        other_endpoints.router(),
         models.router(services),
         ops.router(services),
     ):

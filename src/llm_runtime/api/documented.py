@@ -36,10 +36,11 @@ OTHER_ERRORS: dict[int | str, dict[str, Any]] = {
 _MEANINGS = {
     400: "The request is wrong in itself; `param` names the field.",
     401: "No API key, or one that is not known.",
-    404: "There is no such model.",
+    404: "There is no such model, or what serves it has no such endpoint.",
     408: "The body was not sent in time.",
     413: "The body is larger than allowed.",
     415: "The body is not sent as JSON.",
+    422: "The upstream finds no sense in the request.",
     429: "A rate limit is reached; `retry-after` says for how long.",
     500: "A fault of the server.",
     502: "The engine failed.",
@@ -48,18 +49,18 @@ _MEANINGS = {
 }
 
 
-def responses(reply: str, chunk: str) -> dict[int | str, dict[str, Any]]:
-    """For a generation endpoint; `reply` and `chunk` say in words what it answers, plain and streamed."""
+def responses(reply: str, chunk: str | None = None, *, done: bool = True) -> dict[int | str, dict[str, Any]]:
+    """For an inference endpoint; `reply` and `chunk` say in words what it answers, plain and streamed.
+
+    done: the stream ends with `[DONE]`.
+    """
     statuses = {row.status for row in STATUS_TABLE.values()} & _MEANINGS.keys()
-    documented: dict[int | str, dict[str, Any]] = {
-        200: {
-            "description": f"{reply}; with `stream`, server-sent events of {chunk}, then `[DONE]`.",
-            "content": {
-                "application/json": {"schema": {"type": "object"}},
-                "text/event-stream": {"schema": {"type": "string"}},
-            },
-        }
-    }
+    told, content = f"{reply}.", {"application/json": {"schema": {"type": "object"}}}
+    if chunk is not None:
+        end = ", then `[DONE]`" if done else ""
+        told = f"{reply}; with `stream`, server-sent events of {chunk}{end}."
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    documented: dict[int | str, dict[str, Any]] = {200: {"description": told, "content": content}}
     for status in sorted(statuses):
         documented[status] = {
             "description": _MEANINGS[status],

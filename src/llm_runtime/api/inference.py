@@ -79,7 +79,9 @@ class InferenceEndpoint:
         request: RuntimeRequest | None = None
         try:
             tenant = self._services.keys.identify(
-                headers.get(b"authorization"), x_tenant_id=headers.get(b"x-tenant-id")
+                headers.get(b"authorization"),
+                x_api_key=headers.get(b"x-api-key"),
+                x_tenant_id=headers.get(b"x-tenant-id"),
             )
             body = await self._body(headers, receive)
             request = await self._request(_Arrival(arrived_at, headers, request_id, tenant), body)
@@ -148,6 +150,7 @@ class InferenceEndpoint:
             num_prompt_tokens=prompt_tokens,
             num_prompt_bytes=parsed.prompt_bytes,
             max_tokens=max_tokens,
+            cap_field=parsed.cap_field,
         )
         runtime.check(request)
         return request

@@ -16,22 +16,22 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/models")
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(pool) for pool in services.runtime.models.values()]}
+        return {"object": "list", "data": [_model(*item) for item in services.runtime.models.items()]}
 
     @routes.get("/models/{model:path}")
     async def get_model(model: str) -> dict[str, Any]:
         pool = services.runtime.models.get(model)
         if pool is None:
             raise ModelNotFound("The model does not exist.", param="model")
-        return _model(pool)
+        return _model(model, pool)
 
     return routes
 
 
-def _model(pool: Pool) -> dict[str, Any]:
+def _model(name: str, pool: Pool) -> dict[str, Any]:
     info = pool.info
     return {
-        "id": pool.model,
+        "id": name,
         "object": "model",
         "created": info.model_created,
         "owned_by": info.name,

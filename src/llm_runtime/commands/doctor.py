@@ -22,6 +22,8 @@ from typing import Literal
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.assets import ModelStore
 from llm_runtime.engines.config import EnginesConfig
+from llm_runtime.engines.openai.target import Target
+from llm_runtime.engines.registry import NEEDS_WEIGHTS
 from llm_runtime.settings import Settings, load_settings
 from llm_runtime.web.config import ServerConfig
 
@@ -70,11 +72,22 @@ def engine(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:
     """Whether the engine's program can be loaded here."""
     if engines.backend == "mock":
         return Finding("engine", "ok", "mock: built in")
+    if engines.backend == "openai":
+        return upstream(engines)
     if binary := engines.llama_cpp.server_binary:
         if shutil.which(binary, path=environ.get("PATH")):
             return Finding("engine", "ok", f"llama.cpp: {binary}")
         return Finding("engine", "fail", f"engines.llama_cpp.server_binary = {binary!r} is no program")
     return _importable("xllamacpp", environ)
+
+
+def upstream(engines: EnginesConfig) -> Finding:
+    """Whether the upstream's address makes sense; nothing is sent there."""
+    try:
+        target = Target.of(engines.openai)
+    except ConfigError as error:
+        return Finding("engine", "fail", error.message)
+    return Finding("engine", "ok", f"openai: {target.name}, not asked")
 
 
 def _importable(module: str, environ: Mapping[str, str]) -> Finding:
@@ -98,8 +111,8 @@ def _importable(module: str, environ: Mapping[str, str]) -> Finding:
 
 def model(settings: Settings, store: ModelStore) -> Finding:
     """Whether the weights are here and, for the builtin model, intact."""
-    if settings.engines.backend == "mock":
-        return Finding("model", "ok", "mock: needs none")
+    if settings.engines.backend not in NEEDS_WEIGHTS:
+        return Finding("model", "ok", f"{settings.engines.backend}: needs no file here")
     ref = settings.model.path
     try:
         found = store.find(ref)

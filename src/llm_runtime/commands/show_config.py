@@ -30,7 +30,7 @@ def render(settings: Settings) -> Iterator[str]:
 
 
 def _value(leaf: Leaf, settings: Settings) -> str:
-    value: Any = settings.value(leaf.name)
+    value: Any = leaf.row.shown(settings.value(leaf.name))
     if leaf.row.secret:
         value = [HIDDEN] * len(value) if leaf.plural else HIDDEN
     return json.dumps(value, ensure_ascii=False)

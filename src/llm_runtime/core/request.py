@@ -65,6 +65,7 @@ class RuntimeRequest:
         the truth.
     max_tokens: cap on generated tokens of one sequence, always set (>= 1).
     body: the client's JSON object after validation; our own fields are already taken out.
+    cap_field: where the client itself named the cap; None: it did not. In `body` it is `max_tokens`.
     include_usage: the client asked for the usage event of a stream.
     arrived_at: monotonic; created: Unix seconds.
     """
@@ -84,3 +85,4 @@ class RuntimeRequest:
     num_prompt_tokens: int = 1
     num_prompt_bytes: int = 0
     max_tokens: int = 1
+    cap_field: str | None = None

@@ -15,6 +15,7 @@ from typing import Protocol
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.wire.messages import TEXT_ONLY
 
 
 class Batching(StrEnum):
@@ -40,6 +41,8 @@ class BackendInfo:
     num_slots: sequences at once (a static engine: its largest batch).
     context_tokens: prompt plus completion of one sequence; None where the engine decides.
     model_created: Unix seconds, for `/v1/models`.
+    models: all names it answers to, where `model` is not the only one or may change; empty and not
+        ready yet: not known yet. content_parts: types of message content it takes; None: any.
     """
 
     name: str
@@ -49,14 +52,24 @@ class BackendInfo:
     context_tokens: int | None
     endpoints: frozenset[EndpointKind]
     model_created: int = 0
+    models: tuple[str, ...] | None = None
+    content_parts: frozenset[str] | None = TEXT_ONLY
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.model,) if self.models is None else self.models
 
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """state, and in words why, where it is not READY (for health answers; no paths, no secrets)."""
+    """state, and in words why, where it is not READY (for health answers; no paths, no secrets).
+
+    fail_fast: it may come back, but nobody knows when: requests are refused instead of kept waiting.
+    """
 
     state: BackendState
     reason: str | None = None
+    fail_fast: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from llm_runtime.engines.config import BackendKind, EnginesConfig
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """model_path: the resolved weights, None for engines without any. max_batch_size: for engines
-    that do not batch themselves. model_created: Unix seconds. environ: what engine programs inherit.
+    """model_path: the resolved weights, None for engines without any. chosen_name: the model's name
+    where somebody gave one. default_max_tokens: likewise; None leaves the cap to the engine.
+    max_batch_size: for engines that do not batch themselves. model_created: Unix seconds. environ:
+    what engine programs inherit.
     state_dir: existing folder for the notes by which a later start finds what an earlier one left.
     """
 
@@ -27,6 +29,8 @@ class BackendSpec:
     clock: Clock
     environ: Mapping[str, str]
     state_dir: Path
+    chosen_name: str | None = None
+    default_max_tokens: int | None = None
 
     @property
     def host(self) -> EngineHost:
@@ -59,7 +63,38 @@ def _llama_cpp(spec: BackendSpec) -> Backend:
     )
 
 
-_BUILDERS: dict[BackendKind, Callable[[BackendSpec], Backend]] = {"mock": _mock, "llama.cpp": _llama_cpp}
+def _hf(spec: BackendSpec) -> Backend:
+    from llm_runtime.engines.hf.backend import HfBackend
+
+    assert spec.model_path is not None
+    return HfBackend(
+        spec.config.hf,
+        spec.host,
+        model=spec.model_name,
+        model_path=spec.model_path,
+        model_created=spec.model_created,
+    )
+
+
+def _openai(spec: BackendSpec) -> Backend:
+    from llm_runtime.engines.openai.backend import OpenAIBackend
+
+    return OpenAIBackend(
+        spec.config.openai,
+        model_name=spec.chosen_name,
+        num_slots=spec.config.concurrency,
+        model_created=spec.model_created,
+        default_max_tokens=spec.default_max_tokens,
+        clock=spec.clock,
+    )
+
+
+_BUILDERS: dict[BackendKind, Callable[[BackendSpec], Backend]] = {
+    "mock": _mock,
+    "llama.cpp": _llama_cpp,
+    "hf": _hf,
+    "openai": _openai,
+}
 
 NEEDS_WEIGHTS: frozenset[BackendKind] = frozenset({"llama.cpp"})
 

@@ -16,7 +16,7 @@ from llm_runtime.core.errors import BackendError, BackendUnavailable, LLMRuntime
 from llm_runtime.core.events import Events
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.request import RuntimeRequest
-from llm_runtime.engines.base import BackendState, Run, Work
+from llm_runtime.engines.base import BackendState, BackendStatus, Run, Work
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.capacity import DecisionCapacity
 from llm_runtime.runtime.failed_run import FailedRun
@@ -228,7 +228,7 @@ class Dispatcher:
     def _fail_if_hopeless(self) -> bool:
         """No engine is up and none will come back: waiting is pointless, so say so now."""
         states = [replica.backend.status for replica in self.replicas.values()]
-        if not all(status.state in (BackendState.FAILED, BackendState.STOPPED) for status in states):
+        if not all(_is_hopeless(status) for status in states):
             return False
         reason = next((status.reason for status in states if status.reason), "the engine is stopped")
         for handle in tuple(self._waiting.values()):
@@ -263,3 +263,7 @@ def _start(replica: Replica, works: Sequence[Work]) -> Run:
 
 def _tokens(request: RuntimeRequest) -> int:
     return request.num_prompt_tokens + request.max_tokens * request.num_slots
+
+
+def _is_hopeless(status: BackendStatus) -> bool:
+    return status.fail_fast or status.state in (BackendState.FAILED, BackendState.STOPPED)

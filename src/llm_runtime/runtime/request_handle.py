@@ -116,7 +116,7 @@ class RequestHandle:
         if error is None:
             # Who left before the last write has no complete answer, although the engine gave one.
             if finished is not None and not isinstance(self._error, ClientGone):
-                return Outcome.COMPLETED, finished.reason
+                return Outcome.FAILED if finished.failed else Outcome.COMPLETED, finished.reason
             error = self._error or ClientGone("The request was left before its end.")
         return ending(error)
 

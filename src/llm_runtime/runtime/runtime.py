@@ -19,6 +19,7 @@ from llm_runtime.core.errors import (
     InvalidRequest,
     LLMRuntimeError,
     ModelNotFound,
+    UnsupportedEndpoint,
 )
 from llm_runtime.core.events import Events
 from llm_runtime.core.outcome import Outcome, RequestRecord
@@ -31,6 +32,7 @@ from llm_runtime.runtime.handles import CompletionHandle, StreamingHandle
 from llm_runtime.runtime.in_flight import InFlight
 from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.runtime.supervise import TaskSupervisor, Work
+from llm_runtime.wire.messages import refuse_parts
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +41,10 @@ RETRY_WHILE_DRAINING_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One model and the endpoint kinds that share its slots: one dispatcher, one queue."""
+    """The models and endpoint kinds that share slots: one dispatcher, one queue.
+
+    Most pools have one model. An upstream by URL may have many, and which is known once it answers.
+    """
 
     model: str
     kinds: frozenset[EndpointKind]
@@ -48,6 +53,14 @@ class Pool:
     @property
     def info(self) -> BackendInfo:
         return next(iter(self.dispatcher.replicas.values())).backend.info
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What clients may ask for; empty while that is not known yet."""
+        if self.info.models is None:
+            return (self.model,)
+        names = (name for replica in self.dispatcher.replicas.values() for name in replica.backend.info.names)
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,8 @@ class Readiness:
 class Runtime:
     """Entered once by the application's lifespan; every other method runs on that loop's thread.
 
-    Hooks, each called at most once but `on_settled`: `on_ready`, `on_fatal`.
+    Hooks: `on_ready` and `on_fatal`, called at most once; `on_settled`; `on_models`, told of all names
+    when they have changed.
     """
 
     def __init__(
@@ -73,9 +87,8 @@ class Runtime:
     ) -> None:
         self._pools = tuple(pools)
         self._by_model: dict[str, dict[EndpointKind, Pool]] = {}
-        for pool in self._pools:
-            for kind in pool.kinds:
-                self._by_model.setdefault(pool.model, {})[kind] = pool
+        self.on_models: Callable[[tuple[str, ...]], None] | None = None
+        self._index_models()
         self._admission = admission
         self._events = events
         self.on_settled: Callable[[RequestRecord], None] | None = None
@@ -107,7 +120,17 @@ class Runtime:
                 life = EngineLife(replica, self._events, partial(self._engine_changed, pool.dispatcher))
                 self._supervisor.spawn(f"engine {replica.id}", life.run, "fatal")
 
+    def _index_models(self) -> None:
+        index: dict[str, dict[EndpointKind, Pool]] = {}
+        for pool in self._pools:
+            for model in pool.models:
+                index.setdefault(model, {}).update(dict.fromkeys(pool.kinds, pool))
+        known, self._by_model = self._by_model, index
+        if self.on_models is not None and known.keys() != index.keys():
+            self.on_models(tuple(index))
+
     def _engine_changed(self, dispatcher: Dispatcher) -> None:
+        self._index_models()
         if self.on_ready is not None and self.readiness().ready:
             announce, self.on_ready = self.on_ready, None
             announce()
@@ -170,15 +193,18 @@ class Runtime:
         return candidate
 
     def pool_for(self, model: str, kind: EndpointKind) -> Pool:
-        """Raises ModelNotFound; InvalidRequest where the model does not serve this endpoint."""
+        """Raises ModelNotFound; UnsupportedEndpoint where the model does not serve this endpoint;
+        BackendUnavailable where nobody can know yet whether the model exists."""
         kinds = self._by_model.get(model)
         if kinds is None:
+            if not all(pool.models for pool in self._pools):
+                raise BackendUnavailable("No engine is available: its models are not known yet.")
             shown = model if len(model) <= 80 else model[:77] + "..."
             raise ModelNotFound(f"The model '{shown}' does not exist.", param="model")
         pool = kinds.get(kind)
         if pool is None:
             message = f"The model '{model}' does not support this endpoint."
-            raise InvalidRequest(message, param="model", reason="unsupported_endpoint")
+            raise UnsupportedEndpoint(message, param="model")
         return pool
 
     def check(self, request: RuntimeRequest) -> None:
@@ -192,6 +218,8 @@ class Runtime:
                 param=_multiplier(request.body),
                 reason="too_many_sequences",
             )
+        if request.kind is EndpointKind.CHAT and pool.info.content_parts is not None:
+            refuse_parts(request.body["messages"], pool.info.content_parts)
         for replica in pool.dispatcher.replicas.values():
             replica.backend.check(request)
 

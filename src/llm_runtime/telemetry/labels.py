@@ -13,6 +13,9 @@ from llm_runtime.core.request import EndpointKind
 
 OTHER = "other"
 
+MAX_MODELS = 200
+"""With a label of their own: a hosted upstream lists hundreds, and each is several series."""
+
 FINISH_REASONS = frozenset(
     {"stop", "length", "tool_calls", "function_call", "content_filter", "end_turn", "max_tokens", "tool_use",
      "stop_sequence", "refusal", "pause_turn", "incomplete"}
@@ -41,7 +44,7 @@ def error_reasons(root: type[LLMRuntimeError] = LLMRuntimeError) -> Iterator[str
 
 
 class Labels:
-    """Owned by `MetricsCollector`; immutable.
+    """Owned by `MetricsCollector`.
 
     models: names that are served, aliases included. tenants: those with a label of their own; empty:
     tenants are no label at all. reasons: further known reasons.
@@ -52,13 +55,20 @@ class Labels:
     def __init__(
         self, models: Iterable[str], tenants: Iterable[str] = (), reasons: Iterable[str] = ()
     ) -> None:
-        self._models = frozenset(models)
+        self._models = set(models)
         self._tenants = frozenset(tenants)
         self._reasons = frozenset(error_reasons()) | SPECIAL_REASONS | frozenset(reasons)
 
     @property
     def with_tenants(self) -> bool:
         return bool(self._tenants)
+
+    def add_models(self, names: Iterable[str]) -> None:
+        """Names that became known later. Up to MAX_MODELS in all; the rest stay "other"."""
+        for name in names:
+            if len(self._models) >= MAX_MODELS:
+                return
+            self._models.add(name)
 
     def model(self, name: str) -> str:
         return name if name in self._models else OTHER

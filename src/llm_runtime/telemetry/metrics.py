@@ -105,6 +105,10 @@ class MetricsCollector:
     def has_tenants(self) -> bool:
         return self._labels.with_tenants
 
+    def add_models(self, names: Iterable[str]) -> None:
+        """Models that an engine turned out to have."""
+        self._labels.add_models(names)
+
     # ---- events
 
     def accepted(self, request: RuntimeRequest) -> None:

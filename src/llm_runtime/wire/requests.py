@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -39,6 +39,7 @@ class ParsedRequest:
     num_slots: engine sequences it needs at once, n (or best_of, if larger) x num_prompts.
     max_tokens: cap of one sequence, >= 1; `max_completion_tokens` wins over `max_tokens`, and 0
         counts as 1, as no engine generates nothing. None: the client names none.
+    cap_field: the field the cap was named in; some upstreams know only the newer one.
     priority: 0 the highest ... 9; `priority` wins over `service_tier`; None: the client names none.
     body: the client's object without nulls, without our own fields (`priority`, `service_tier`,
         `stream`, `stream_options`), with one `max_tokens` at most.
@@ -61,6 +62,7 @@ class ParsedRequest:
     prompt_bytes: int
     prompt_tokens_exact: int | None
     extras: Mapping[str, Any]
+    cap_field: str | None = None
 
 
 def parse_chat(body: dict[str, Any], accept_parts: frozenset[str] | None = TEXT_ONLY) -> ParsedRequest:
@@ -83,13 +85,14 @@ def parse_chat(body: dict[str, Any], accept_parts: frozenset[str] | None = TEXT_
         prompt_bytes += len(orjson.dumps(present["tools"]))
     _check_response_format(request)
     cap = request.max_completion_tokens
-    return _read(
+    parsed = _read(
         request,
         _body_of({**present, "messages": conversation.messages}, request.max_tokens if cap is None else cap),
         _CHAT_FIELDS,
         _Prompt(1, prompt_bytes, None, conversation.part_types),
         num_sequences=request.n or 1,
     )
+    return parsed if cap is None else replace(parsed, cap_field="max_completion_tokens")
 
 
 def parse_completions(body: dict[str, Any]) -> ParsedRequest:
@@ -155,6 +158,7 @@ def _read(
         prompt_bytes=prompt.num_bytes,
         prompt_tokens_exact=prompt.num_tokens,
         extras={key: body[key] for key in body.keys() - known},
+        cap_field="max_tokens" if "max_tokens" in body else None,
     )
 
 

@@ -18,7 +18,7 @@ _FORMS = {
     "tool_choice": "'none', 'auto', 'required' or an object that names a tool",
     "function_call": "'none', 'auto' or an object that names a function",
     "prompt": "a string, an array of strings, an array of token ids or an array of such arrays",
-    "input": "a non-empty string, or an array (for embeddings of strings or token ids, for a response of items)",
+    "input": "a non-empty string, or an array of what this endpoint takes",
     "system": "a string or an array of content blocks",
     "query": "a non-empty string or an object",
     "audio": "an object with a voice and a format",

@@ -1,0 +1,84 @@
+"""What is sent upstream for one request, and how its answer is to be read.
+
+Every field of the client's goes on; the upstream judges them. Only ours are changed: the model's name,
+`stream`, and in streams of chats and completions the usage, which is always asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import orjson
+
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.engines.http_stream import EngineCall
+from llm_runtime.wire.answers import AnswerReader, WholeBody, generation_reader
+from llm_runtime.wire.options import RelayOptions
+from llm_runtime.wire.plain_bodies import plain_reply
+from llm_runtime.wire.typed_events import TypedEventRelay
+
+_GENERATIONS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
+_PREFIXES = {EndpointKind.CHAT: "chatcmpl", EndpointKind.COMPLETIONS: "cmpl"}
+
+
+def upstream_body(request: RuntimeRequest, name: str, default_cap: int | None) -> dict[str, Any]:
+    """name: the model's upstream. default_cap: added where the client names none; None adds none."""
+    body: dict[str, Any] = {**request.body, "model": name}
+    generation = request.kind in _GENERATIONS
+    if request.cap_field == "max_completion_tokens":
+        body["max_completion_tokens"] = body.pop("max_tokens")
+    elif generation and default_cap is not None and "max_tokens" not in body:
+        body["max_tokens"] = default_cap
+    if request.stream:
+        body["stream"] = True
+        if generation:
+            body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def upstream_call(
+    request: RuntimeRequest, path: str, body: dict[str, Any], refusal: Callable[..., Any]
+) -> EngineCall:
+    """refusal: of an exchange, its body and the request."""
+    options = _options(request)
+    return EngineCall(
+        path,
+        orjson.dumps(body),
+        options,
+        reader=partial(_reader, options, request.stream),
+        refusal=lambda exchange, answer: refusal(exchange, answer, request),
+        headers={"x-request-id": request.id},
+    )
+
+
+def _reader(options: RelayOptions, stream: bool, content_type: bytes | None) -> AnswerReader:
+    if options.kind in _GENERATIONS:
+        return generation_reader(options, stream=stream, content_type=content_type)
+    if stream:
+        return TypedEventRelay(options)
+    estimate = Usage(options.prompt_tokens_estimate, 0, estimated=True)
+    return WholeBody(lambda raw: plain_reply(raw, options), estimate)
+
+
+def _options(request: RuntimeRequest) -> RelayOptions:
+    num_prompts = _num_prompts(request.body.get("prompt"))
+    return RelayOptions(
+        kind=request.kind,
+        id=f"{_PREFIXES.get(request.kind, 'msg')}-{request.id}",
+        created=request.created,
+        model=request.model,
+        include_usage=request.include_usage,
+        num_choices=(request.body.get("n") or 1) * num_prompts,
+        num_prompts=num_prompts,
+        prompt_tokens_estimate=request.num_prompt_tokens,
+        strip_members=frozenset(),
+    )
+
+
+def _num_prompts(prompt: Any) -> int:
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        return len(prompt)
+    return 1
