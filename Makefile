@@ -13,11 +13,13 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml requirements/*.txt scripts/setup.sh | cksum | tr -d ' ')
 RUNTIME := $(VENV)/.runtime-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
+VLLM_VENV := .venv-vllm
+VLLM_ENV := $(VLLM_VENV)/.made-$(shell cat requirements/engines/vllm.txt scripts/vllm_env.sh | cksum | tr -d ' ')
 
-.PHONY: help setup setup-dev serve test check fix docs pins clean
+.PHONY: help setup setup-dev serve test test-engines check fix docs pins vllm-env clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(RUNTIME) ## Make .venv with what serving needs, the model included
 setup-dev: $(DEV) ## The same, with the development tools
@@ -27,6 +29,9 @@ serve: $(RUNTIME) ## Serve the embedded model on port 8000 (ARGS="--port 9000")
 
 test: $(DEV) ## Run the tests (ARGS="tests/scheduling -k fair")
 	@exec $(BIN)/pytest $(ARGS)
+
+test-engines: $(DEV) vllm-env ## Run the tests of engines that take minutes to start, each on its real engine
+	@exec $(BIN)/pytest -m "vllm or hf" $(ARGS)
 
 check: $(DEV) ## Lint, format, types, layers, module size, generated pages
 	$(BIN)/ruff check .
@@ -47,8 +52,10 @@ docs: $(DEV) ## Write the generated parts of the documentation
 pins: ## Resolve requirements/*.txt anew; ARGS=--upgrade takes newer versions
 	@UV=$(UV) scripts/pins.sh $(ARGS)
 
-clean: ## Remove .venv and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+vllm-env: $(VLLM_ENV) ## Make .venv-vllm: vLLM on the CPU (2 GB), as its tests and `--backend vllm` use it
+
+clean: ## Remove the environments and every cache
+	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNTIME):
@@ -58,3 +65,7 @@ $(RUNTIME):
 $(DEV):
 	@PYTHON=$(PYTHON) scripts/setup.sh dev
 	@rm -f $(VENV)/.runtime-* $(VENV)/.dev-* && touch $(RUNTIME) $@
+
+$(VLLM_ENV):
+	@PYTHON=$(PYTHON) scripts/vllm_env.sh
+	@rm -f $(VLLM_VENV)/.made-* && touch $@

@@ -1,0 +1,96 @@
+"""Ridding a vLLM server of requests that nobody wants any more.
+
+Closing the connection makes vLLM drop the request, plain replies too. When it has noticed cannot be
+seen from outside, so its own abort call is made next, on another connection: the answer says that the
+server has told its engine. The engine takes orders in the order they were given, so whatever is sent
+to it later finds the slot free. Servers that lack the call get a second question instead, for whose
+answer their loop must have gone round after it saw the connection close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+
+from llm_runtime.core.clock import Clock
+from llm_runtime.core.errors import BackendError
+from llm_runtime.core.lease import Lease
+from llm_runtime.engines.upstream.client import Upstream
+from llm_runtime.engines.upstream.exchange import Exchange
+
+ABORT_PATH = "/inference/v1/abort_requests"
+ROUND_TRIP_PATH = "/health"
+ANSWER_TIMEOUT_S = 5.0
+RETRY_S = 0.2
+
+EngineIds = tuple[str, ...]
+
+
+class AbortWatch:
+    """`http_life.Cancellations`; a handle is the names of the request inside the engine.
+
+    Owned by one life of the engine: `run` by its supervised task, the rest from the loop.
+    """
+
+    def __init__(self, upstream: Upstream, clock: Clock) -> None:
+        self._upstream = upstream
+        self._clock = clock
+        self._unconfirmed: dict[Lease, EngineIds] = {}
+        self._woken = asyncio.Event()
+        self._has_abort_call = True
+
+    def cancel(self, handle: EngineIds, exchange: Exchange, lease: Lease) -> None:
+        lease.cancelling(self._clock.now())
+        was_sent = exchange.was_sent
+        exchange.abort()
+        if was_sent:
+            self._unconfirmed[lease] = handle
+            self._woken.set()
+        else:
+            lease.free()
+
+    def engine_gone(self) -> None:
+        leases = list(self._unconfirmed)
+        self._unconfirmed.clear()
+        for lease in leases:
+            lease.free()
+
+    async def run(self) -> None:
+        """Until cancelled. Asks the server only while something is being cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while self._unconfirmed:
+                closed = dict(self._unconfirmed)
+                if not await self._confirmed(closed):
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                for lease in closed.keys() & self._unconfirmed.keys():
+                    del self._unconfirmed[lease]
+                    lease.free()
+
+    async def _confirmed(self, closed: dict[Lease, EngineIds]) -> bool:
+        if self._has_abort_call:
+            ids = [name for names in closed.values() for name in names]
+            status = await self._status("POST", ABORT_PATH, orjson.dumps({"request_ids": ids}))
+            self._has_abort_call = status not in (404, 405)
+            if status == 200:
+                return True
+        # Twice: the first answer may have been on its way when the connection closed.
+        return not self._has_abort_call and all(
+            [await self._status("GET", ROUND_TRIP_PATH) == 200 for _ in range(2)]
+        )
+
+    async def _status(self, method: str, path: str, body: bytes | None = None) -> int:
+        """0 for no answer."""
+        exchange = self._upstream.request(method, path, body)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await exchange.head()
+                await exchange.read_all()
+        except (BackendError, TimeoutError):
+            return 0
+        finally:
+            exchange.abort()
+        return exchange.status
