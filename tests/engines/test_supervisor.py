@@ -21,7 +21,7 @@ from llm_runtime.engines.supervisor import Launch, Supervisor
 from tests.engines.processes import cleaned_up, linux_only, program, wait_ended
 
 CONFIG = SupervisionConfig(
-    restart_backoff_s=0.001, restart_backoff_max_s=0.002, max_restarts=3, stop_grace_s=1
+    restart_backoff_s=0.001, restart_backoff_max_s=0.002, max_restarts=3, stop_grace_s=0.2
 )
 FAR = SupervisionConfig(restart_backoff_s=3600, restart_backoff_max_s=3600)
 
