@@ -39,6 +39,7 @@ from llm_runtime.core.outcome import RequestRecord
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.assets import resolve_model
 from llm_runtime.engines.base import Backend
+from llm_runtime.engines.leftovers import remove_leftovers
 from llm_runtime.engines.openai.target import secrets_of
 from llm_runtime.engines.registry import NEEDS_WEIGHTS, BackendSpec, build_backend
 from llm_runtime.routing.policies.least_load import LeastLoad
@@ -163,9 +164,11 @@ def _chosen(settings: Settings, name: str) -> Any:
 
 
 def _state_dir() -> Path:
-    """Where engines that outlived an earlier run are noted; of this user only."""
+    """Where running engines are noted, of this user only; what an earlier run left there is ended."""
     folder = Path(tempfile.gettempdir()) / f"llm-runtime-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    for leftover in remove_leftovers(str(folder)):
+        log.warning("engine.leftover_removed", command=leftover.command, num_killed=len(leftover.killed))
     return folder
 
 
