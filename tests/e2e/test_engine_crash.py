@@ -128,3 +128,16 @@ def test_stop_ends_everything_and_start_again_works(tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGINT)
             assert server.process.wait(20) == 0
             assert not any(map(is_running, below))
+
+
+def test_what_is_left_when_server_and_guard_die_together_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    with serving(tmp_path) as first:
+        first.wait_ready()
+        (engine,), (guard,) = first.engine_pids(), first.guard_pids()
+        os.kill(engine, signal.SIGSTOP)
+        os.kill(guard, signal.SIGKILL)
+        os.kill(first.process.pid, signal.SIGKILL)
+        with serving(tmp_path) as second:
+            second.wait_ready()
+            assert wait_gone([engine, guard]) == []
+            assert ask(second).status_code == 200
