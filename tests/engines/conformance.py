@@ -282,21 +282,25 @@ class BackendConformance:
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_cancel_under_way(self, backend: Backend, stream: bool) -> None:
-        (companion, opened) = open_batch(
-            backend, [self.request(stream=True, max_tokens=12), self.request(stream=stream, max_tokens=1000)]
-        )
+        """Beside a companion who goes on, where there is room for one."""
+        requests = [self.request(stream=stream, max_tokens=1000)]
+        if backend.info.num_slots > 1:
+            requests.append(self.request(stream=True, max_tokens=12))
+        (opened, *companions) = open_batch(backend, requests)
         async with asyncio.timeout(self.engine.answer_within_s):
-            while not companion.stream.has_token:
-                await companion.stream.__anext__()
-        if stream:
-            await opened.stream.__anext__()
+            for companion in companions:
+                while not companion.stream.has_token:
+                    await companion.stream.__anext__()
+            if stream:
+                await opened.stream.__anext__()
         opened.cancel()
         await freed(opened, self.engine.cancel_within_s)
         assert 0 <= opened.stream.spent().completion_tokens < 1000
-        while companion.stream.finished is None:
-            await companion.stream.__anext__()
-        assert companion.stream.finished.reason in ("length", "stop")
-        await freed(companion, self.engine.cancel_within_s)
+        for companion in companions:
+            while companion.stream.finished is None:
+                await companion.stream.__anext__()
+            assert companion.stream.finished.reason in ("length", "stop")
+            await freed(companion, self.engine.cancel_within_s)
         await self.ask(backend)
         assert len(opened.freed) == 1
 
@@ -312,13 +316,14 @@ class BackendConformance:
     async def test_no_slot_leaks(self, backend: Backend) -> None:
         """Rounds of full batches, some cancelled at once, some after their first bytes, some read."""
         num_slots = backend.info.num_slots
-        for _ in range(3):
+        for round_number in range(3):
             requests = [
-                self.request(stream=bool(k % 2), max_tokens=4 + k, prompt=f"Number {k}")
+                self.request(stream=bool((k + round_number) % 2), max_tokens=4 + k, prompt=f"Number {k}")
                 for k in range(num_slots)
             ]
             batch = open_batch(backend, requests)
-            await asyncio.gather(*(self._use(opened, k % 3) for k, opened in enumerate(batch)))
+            uses = (self._use(opened, (k + round_number) % 3) for k, opened in enumerate(batch))
+            await asyncio.gather(*uses)
             for opened in batch:
                 await freed(opened, self.engine.cancel_within_s)
             assert all(len(opened.freed) == 1 for opened in batch)

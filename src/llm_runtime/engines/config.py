@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-BackendKind = Literal["llama.cpp", "vllm", "vllm-inprocess", "openai", "mock"]
+BackendKind = Literal["llama.cpp", "vllm", "vllm-inprocess", "hf", "openai", "mock"]
 
 DEFAULT_CONCURRENCY: Mapping[BackendKind, int] = MappingProxyType(
     {"llama.cpp": 8, "vllm": 128, "vllm-inprocess": 128, "openai": 256}
@@ -81,6 +81,20 @@ class VllmConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HfConfig:
+    """python: an interpreter with torch and transformers; None: ours where it has them, else that of
+    vLLM's environment. dtype: of weights and arithmetic; auto: as the weights say. device: auto: a GPU
+    where there is one. n_threads: as for llama.cpp. start_timeout_s: for loading.
+    """
+
+    python: str | None = None
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    device: str = "auto"
+    n_threads: Annotated[int, Ge(1)] | None = None
+    start_timeout_s: Annotated[float, Gt(0)] = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class OpenAIConfig:
     """An OpenAI-compatible server by URL.
 
@@ -134,6 +148,7 @@ class EnginesConfig:
     mock: MockConfig = MockConfig()
     llama_cpp: LlamaCppConfig = LlamaCppConfig()
     vllm: VllmConfig = VllmConfig()
+    hf: HfConfig = HfConfig()
     openai: OpenAIConfig = OpenAIConfig()
     supervision: SupervisionConfig = SupervisionConfig()
 

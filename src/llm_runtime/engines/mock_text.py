@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llm_runtime.engines.stop_filter import StopFilter
+
 _VOCABULARY = """
 the river keeps its own time and every stone in it was once part of a hill that looked down upon
 water when morning comes small boats leave for open sea with nets folded like letters nobody has
@@ -40,38 +42,6 @@ def natural_length(key: int) -> int | None:
     if key % 4 == 0:
         return None
     return _SENTENCE_WORDS * (_SHORTEST_SENTENCES + (key >> 8) % 6)
-
-
-class StopFilter:
-    """Keeps stop strings, and what might become one, out of a text that comes in pieces."""
-
-    __slots__ = ("_held", "_longest", "_stops")
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._longest = max(map(len, stops))
-        self._held = ""
-
-    def feed(self, piece: str) -> tuple[str, bool]:
-        """The text that may be shown now, and whether a stop string was completed (the text before it
-        is then all that remains)."""
-        text = self._held + piece
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            self._held = ""
-            return text[: min(found)], True
-        for size in range(min(len(text), self._longest - 1), 0, -1):
-            tail = text[-size:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                self._held = tail
-                return text[:-size], False
-        self._held = ""
-        return text, False
-
-    def flush(self) -> str:
-        """What was held back, when no more text comes."""
-        held, self._held = self._held, ""
-        return held
 
 
 class Answer:

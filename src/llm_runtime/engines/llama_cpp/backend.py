@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from llm_runtime.engines.llama_cpp.command import LaunchParameters
 from llm_runtime.engines.llama_cpp.fields import TemplateAbilities, check
 from llm_runtime.engines.llama_cpp.life import EngineLife
 from llm_runtime.engines.process import EngineProcess, ProcessSpec, child_environment, scratch_directory
+from llm_runtime.engines.threads import default_threads
 from llm_runtime.engines.upstream.address import Address
 from llm_runtime.engines.upstream.client import Upstream
 
@@ -98,10 +98,3 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
             cache_ram_mib=config.cache_ram_mib,
             server_binary=config.server_binary,
         )
-
-
-def default_threads() -> int:
-    """One core stays free for the gateway: a thread that waits for a busy one costs the engine most
-    (docs/benchmarks.md has the comparison)."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, usable - 1)
