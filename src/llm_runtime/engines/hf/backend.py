@@ -1,0 +1,116 @@
+"""`Backend` for Hugging Face Transformers: a supervised child that runs `generate()` for one request
+after another. It is the control that batching is compared with, and serves what no other engine can."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import llm_runtime
+from llm_runtime.core.errors import ConfigError
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.engines.base import BackendInfo, Batching
+from llm_runtime.engines.child_backend import ChildBackend, EngineHost, log_engine_line
+from llm_runtime.engines.config import HfConfig
+from llm_runtime.engines.hf.fields import check
+from llm_runtime.engines.hf.life import HfLife
+from llm_runtime.engines.process import EngineProcess, ProcessSpec, child_environment, scratch_directory
+from llm_runtime.engines.threads import default_threads
+from llm_runtime.engines.upstream.address import Address
+from llm_runtime.engines.upstream.client import Upstream
+
+NAME = "hf"
+HOST_MODULE = "llm_runtime.engines.hf.host"
+ENDPOINTS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
+NEIGHBOUR = ".venv-vllm"
+"""vLLM's environment beside ours has Transformers as well."""
+
+
+class HfBackend(ChildBackend[HfLife]):
+    """One engine with one slot; see `ChildBackend` for who may call what.
+
+    Its batching counts as continuous: it takes a request whenever it is free, and a micro-batch of one
+    has nothing to wait for.
+    """
+
+    def __init__(
+        self, config: HfConfig, host: EngineHost, *, model: str, model_path: Path, model_created: int
+    ) -> None:
+        self._config = config
+        self._host = host
+        self._model_path = model_path
+        info = BackendInfo(
+            name=NAME,
+            model=model,
+            batching=Batching.CONTINUOUS,
+            num_slots=1,
+            context_tokens=None,
+            endpoints=ENDPOINTS,
+            model_created=model_created,
+        )
+        super().__init__(info, host.supervision, self._start_life)
+
+    def check(self, request: RuntimeRequest) -> None:
+        check(request.kind, request.body)
+
+    async def _start_life(self) -> HfLife:
+        """Starts a process and returns it ready. Leaves nothing behind when it raises."""
+        python = find_python(self._config, self._host.environ.get("PATH"))
+        scratch = scratch_directory()
+        socket_path = scratch / "engine.sock"
+        # The other environment sees of ours this package only, not the libraries beside it.
+        (scratch / "llm_runtime").symlink_to(Path(llm_runtime.__file__).parent)
+        search_path = os.pathsep.join(filter(None, (str(scratch), self._host.environ.get("PYTHONPATH"))))
+        process = await EngineProcess.start(
+            ProcessSpec(
+                name=NAME,
+                command=(python, "-P", "-m", HOST_MODULE, *self._arguments(socket_path)),
+                environment=child_environment(self._host.environ, {"PYTHONPATH": search_path}),
+                state_dir=self._host.state_dir,
+                grace_s=self._host.supervision.stop_grace_s,
+                scratch=scratch,
+            ),
+            on_line=log_engine_line(NAME),
+        )
+        life = HfLife(process, Upstream(Address(unix_path=str(socket_path))), self._host.clock)
+        try:
+            await life.become_ready(self._config.start_timeout_s)
+        except BaseException:
+            await life.stop(0.0)
+            raise
+        self.info = replace(self.info, context_tokens=life.context_tokens)
+        return life
+
+    def _arguments(self, socket_path: Path) -> tuple[str, ...]:
+        config = self._config
+        return (
+            *("--socket", str(socket_path)),
+            *("--model", str(self._model_path)),
+            *("--name", self.info.model),
+            *("--dtype", config.dtype),
+            *("--device", config.device),
+            *("--threads", str(config.n_threads or default_threads())),
+        )
+
+
+def find_python(config: HfConfig, search_path: str | None) -> str:
+    """The interpreter to run: the one configured; ours, if it has Transformers; vLLM's beside ours.
+
+    Raises ConfigError if the configured one is no program. Whether the one found has all it needs is
+    the engine program's to say.
+    """
+    if config.python is not None:
+        python = shutil.which(str(Path(config.python).expanduser()), path=search_path)
+        if python is None:
+            raise ConfigError(
+                f"engines.hf.python = {config.python!r} is no program that can be run; name the Python of "
+                "an environment with torch and transformers"
+            )
+        return python
+    beside = Path(sys.prefix).with_name(NEIGHBOUR) / "bin" / "python"
+    ours = importlib.util.find_spec("transformers") is not None
+    return str(beside) if not ours and beside.exists() else sys.executable
