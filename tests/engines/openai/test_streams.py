@@ -55,11 +55,13 @@ async def test_bytes_pass_through_unharmed() -> None:
         "stop_reason": 7,
     }
     odd = frame({**orjson.loads(ROLE[6:]), "system_fingerprint": "f", "choices": [choice]})
-    sent = [ROLE, odd, odd.replace(b"data: ", b"data:"), b"event: message\n" + odd, STOP, DONE]
+    sent = [ROLE, odd, odd.replace(b"data: ", b"data:"), STOP, DONE]
+    dressed = [b": ping\n\n", *sent[:3], b"event: message\nid: 7\n" + text("x"), *sent[3:]]
 
-    async with fake_upstream(sends(b": ping\n\n", *sent)) as fake, gateway(fake) as served:
+    async with fake_upstream(sends(*dressed)) as fake, gateway(fake) as served:
         got = await ask(served.port, post(chat_body("m", stream=True)))
-    assert got.body == b"".join(sent), "an upstream's comments are for us, all else is for the client"
+    expected = b"".join((*sent[:3], text("x"), *sent[3:]))
+    assert got.body == expected, "an upstream's comments are for us, its data are for the client"
 
 
 async def test_f14_characters_cut_by_reads() -> None:

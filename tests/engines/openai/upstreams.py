@@ -117,7 +117,7 @@ async def fake_upstream(
         while (request := await peer.request()) is not None:
             if request.startswith(b"POST"):
                 await answer(peer, request)
-            elif path_of(request).endswith("/models"):
+            elif path_of(request).partition("?")[0].endswith("/models"):
                 await peer.send(_listed(fake.models))
             else:
                 await peer.send(fake.health)

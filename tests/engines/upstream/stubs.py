@@ -78,6 +78,7 @@ class Stub:
         self.num_connections = 0
         self.num_open = 0
         self.address = Address()
+        self.server: asyncio.Server | None = None
         self._script = script
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
@@ -97,6 +98,16 @@ class Stub:
         finally:
             self.num_open -= 1
             writer.close()
+
+    async def stop_listening(self) -> None:
+        """Refuses new connections and drops those it has; the port is free afterwards."""
+        assert self.server is not None
+        self.server.close()
+        await self.end()
+        await self.server.wait_closed()
+
+    async def listen_again(self, port: int) -> None:
+        self.server = await asyncio.start_server(self.accept, "127.0.0.1", port)
 
     async def end(self) -> None:
         for task in self._tasks:
@@ -118,17 +129,17 @@ async def stub(script: Script, unix_path: Path | None = None) -> AsyncIterator[S
     if unix_path is not None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unix_path)
-        server = await asyncio.start_unix_server(it.accept, str(unix_path))
+        it.server = await asyncio.start_unix_server(it.accept, str(unix_path))
         it.address = Address(unix_path=str(unix_path))
     else:
-        server = await asyncio.start_server(it.accept, "127.0.0.1", 0)
+        it.server = server = await asyncio.start_server(it.accept, "127.0.0.1", 0)
         it.address = Address(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
     try:
         yield it
     finally:
-        server.close()
+        it.server.close()
         await it.end()
-        await server.wait_closed()
+        await it.server.wait_closed()
 
 
 async def turns_until(condition: Callable[[], bool]) -> None:
