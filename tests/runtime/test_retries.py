@@ -12,7 +12,7 @@ from llm_runtime.core.outcome import Outcome
 from llm_runtime.core.request import RuntimeRequest, TimeLimits
 from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.config import LimitsConfig
-from llm_runtime.runtime.request_handle import MAX_ATTEMPTS
+from llm_runtime.runtime.decision import MAX_ATTEMPTS
 from llm_runtime.scheduling.base import Capacity, Decision, QueueSnapshot, Scheduler, SchedulingEvent
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler

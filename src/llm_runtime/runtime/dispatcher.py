@@ -11,27 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from llm_runtime.admission.base import Load
 from llm_runtime.core.clock import Clock
-from llm_runtime.core.errors import BackendError, BackendUnavailable, LLMRuntimeError, QueueTimeout, Shed
+from llm_runtime.core.errors import BackendError, BackendUnavailable, LLMRuntimeError
 from llm_runtime.core.events import Events
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendState, BackendStatus, Run, Work
 from llm_runtime.routing.router import Router
-from llm_runtime.runtime.capacity import DecisionCapacity
+from llm_runtime.runtime.decision import DecisionCore
 from llm_runtime.runtime.failed_run import FailedRun
 from llm_runtime.runtime.leases import LeaseBook
 from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.request_handle import RequestHandle
-from llm_runtime.scheduling.base import (
-    Dispatched,
-    Eviction,
-    Placement,
-    QueueSnapshot,
-    RequestFinished,
-    Requeued,
-    Scheduler,
-)
+from llm_runtime.scheduling.base import QueueSnapshot, Scheduler
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +48,7 @@ class Dispatcher:
     ) -> None:
         self.replicas: Mapping[str, Replica] = {replica.id: replica for replica in replicas}
         self.on_failure: Callable[[str], None] | None = None
-        self._scheduler = scheduler
-        self._router = router
+        self._core = DecisionCore(replicas, scheduler, router)
         self._events = events
         self._clock = clock
         self._leases = LeaseBook(self._freed, events=events, clock=clock, cancel_timeout_s=cancel_timeout_s)
@@ -65,52 +57,60 @@ class Dispatcher:
         self._deciding = False
         self._decide_again = False
         self._stopped = False
-        self.num_waiting_tokens = 0
 
     # ---- what the gates and the operator see
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return self._core.num_waiting
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        return self._core.num_waiting_tokens
 
     @property
     def num_running(self) -> int:
-        return sum(len(replica.leases) for replica in self.replicas.values())
+        return self._core.num_running
 
     @property
     def num_slots(self) -> int:
-        return sum(replica.num_slots for replica in self.replicas.values() if replica.ready)
+        return self._core.num_slots
 
     @property
     def num_free_slots(self) -> int:
-        return sum(max(replica.num_free, 0) for replica in self.replicas.values() if replica.ready)
+        return self._core.num_free_slots
 
     @property
     def max_request_slots(self) -> int:
-        """The largest `num_slots` a single request may have: all of its slots lie on one replica."""
-        return max(replica.num_slots for replica in self.replicas.values())
+        return self._core.max_request_slots
+
+    def load(self, request: RuntimeRequest) -> Load:
+        """For the capacity gate."""
+        return self._core.load(request)
 
     def holds(self, request_id: str) -> bool:
         """Whether an engine still has slots under that name, also for a request that has ended."""
         return self._leases.holds(request_id)
 
     def snapshot(self) -> QueueSnapshot:
-        return self._scheduler.snapshot(self._clock.now())
+        return self._core.snapshot(self._clock.now())
 
     # ---- the queue
 
     def enqueue(self, handle: RequestHandle) -> None:
         """Queues it and decides at once: an idle engine starts before this returns."""
         now = self._clock.now()
-        self._scheduler.add(handle.request, now)
+        self._core.add(handle.request, now)
         handle.timeline.queued_at = now
-        self._put(handle)
+        self._waiting[handle.request.id] = handle
         self.kick()
 
     def withdraw(self, handle: RequestHandle) -> None:
         """The request no longer wants to run. Harmless once it has been dispatched."""
-        if self._take(handle.request.id) is not None and not self._stopped:
-            self._scheduler.remove(handle.request.id, self._clock.now())
+        request_id = handle.request.id
+        if self._waiting.get(request_id) is handle:
+            del self._waiting[request_id]
+            self._core.withdraw(request_id, self._clock.now())
             self.kick()
 
     def requeue(self, handle: RequestHandle, lease: Lease) -> None:
@@ -119,19 +119,9 @@ class Dispatcher:
         queued_at = handle.timeline.queued_at
         assert queued_at is not None
         self._leases.give_back(lease)
-        self._put(handle)
-        self._scheduler.observe(Requeued(handle.request, queued_at), self._clock.now())
-        self.kick()
-
-    def _put(self, handle: RequestHandle) -> None:
         self._waiting[handle.request.id] = handle
-        self.num_waiting_tokens += _tokens(handle.request)
-
-    def _take(self, request_id: str) -> RequestHandle | None:
-        handle = self._waiting.pop(request_id, None)
-        if handle is not None:
-            self.num_waiting_tokens -= _tokens(handle.request)
-        return handle
+        self._core.requeue(handle.request, queued_at, self._clock.now())
+        self.kick()
 
     # ---- deciding
 
@@ -157,6 +147,7 @@ class Dispatcher:
     def stop(self) -> None:
         """Nothing is dispatched from now on; what waits is for its owner to fail. Idempotent."""
         self._stopped = True
+        self._core.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -173,33 +164,24 @@ class Dispatcher:
         if not self._waiting or self._fail_if_hopeless():
             return
         now = self._clock.now()
-        decision = self._scheduler.decide(now, DecisionCapacity(self.replicas.values(), self._router, now))
-        for eviction in decision.evict:
-            self._evict(eviction)
-        for request_id in decision.preempt:
+        effects = self._core.decide(now)
+        for request_id, error in effects.evict:
+            self._waiting.pop(request_id).fail(error)
+        for request_id in effects.preempt:
             self._preempt(request_id)
-        if decision.dispatch:
-            self._dispatch(decision.dispatch, now)
-        if decision.wake_at is not None:
-            delay_s = max(decision.wake_at - self._clock.now(), 0.0)
+        for batch in effects.start:
+            self._open(self.replicas[batch.replica], batch.request_ids, now)
+        if effects.wake_at is not None:
+            delay_s = max(effects.wake_at - self._clock.now(), 0.0)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.kick)
-
-    def _dispatch(self, placements: Sequence[Placement], now: float) -> None:
-        by_replica: dict[str, list[str]] = {}
-        for placement in placements:
-            by_replica.setdefault(placement.replica, []).append(placement.request_id)
-        for replica_id, request_ids in by_replica.items():
-            self._open(self.replicas[replica_id], request_ids, now)
 
     def _open(self, replica: Replica, request_ids: Sequence[str], now: float) -> None:
         works: list[Work] = []
         handles: list[RequestHandle] = []
         for request_id in request_ids:
-            handle = self._take(request_id)
-            assert handle is not None, "the scheduler dispatched what is not waiting"
+            handle = self._waiting.pop(request_id)
             works.append(Work(handle.request, self._leases.grant(replica, handle, now)))
             handles.append(handle)
-            self._scheduler.observe(Dispatched(request_id, replica.id), now)
             queued_at = handle.timeline.queued_at
             assert queued_at is not None
             self._events.dispatched(handle.request, replica.id, now - queued_at)
@@ -208,17 +190,6 @@ class Dispatcher:
         run = _start(replica, works)
         for handle, work in zip(handles, works, strict=True):
             handle.granted(work.lease, run, now)
-
-    def _evict(self, eviction: Eviction) -> None:
-        handle = self._take(eviction.request_id)
-        if handle is None:
-            return
-        error: LLMRuntimeError
-        if eviction.reason == "queue_timeout":
-            error = QueueTimeout("The request waited longer than the queue time limit.", retry_after_s=1.0)
-        else:
-            error = Shed("The request was dropped to make room.", reason=eviction.reason, retry_after_s=1.0)
-        handle.fail(error)
 
     def _preempt(self, request_id: str) -> None:
         handle = self._leases.holder(request_id)
@@ -244,7 +215,7 @@ class Dispatcher:
 
     def _freed(self, lease: Lease, handle: RequestHandle, was_given_back: bool) -> None:
         if not was_given_back:
-            self._scheduler.observe(RequestFinished(lease.request_id, handle.usage), self._clock.now())
+            self._core.finished(lease.request_id, handle.usage, self._clock.now())
         self.kick()
 
 
@@ -259,10 +230,6 @@ def _start(replica: Replica, works: Sequence[Work]) -> Run:
         if isinstance(raised, LLMRuntimeError):
             return FailedRun(raised)
         return FailedRun(BackendError("The engine could not take the request."))
-
-
-def _tokens(request: RuntimeRequest) -> int:
-    return request.num_prompt_tokens + request.max_tokens * request.num_slots
 
 
 def _is_hopeless(status: BackendStatus) -> bool:

@@ -33,6 +33,10 @@ class Replica:
         return self.num_slots - self.num_taken
 
     @property
+    def num_held(self) -> int:
+        return len(self.leases)
+
+    @property
     def suspect(self) -> bool:
         return any(lease.state is LeaseState.SUSPECT for lease in self.leases)
 

@@ -13,19 +13,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from llm_runtime.core.clock import Clock
-from llm_runtime.core.errors import BackendUnavailable, ClientGone, LLMRuntimeError
+from llm_runtime.core.errors import ClientGone, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.timeline import Timeline
 from llm_runtime.engines.base import EngineStream, Finished, Run
+from llm_runtime.runtime.decision import may_retry
 from llm_runtime.runtime.endings import ending, overdue
 from llm_runtime.runtime.pace import Due, Pace
 
 if TYPE_CHECKING:
     from llm_runtime.runtime.dispatcher import Dispatcher
-
-MAX_ATTEMPTS = 3
 
 
 class RequestHandle:
@@ -198,15 +197,9 @@ class RequestHandle:
         return self._stream
 
     def _may_retry(self, error: LLMRuntimeError) -> bool:
-        """No engine took it, nothing was sent, tries are left, and nobody said when to come back."""
-        return (
-            isinstance(error, BackendUnavailable)
-            and not self._pace.begun
-            and self._error is None
-            and self._run is not None
-            and self._num_attempts < MAX_ATTEMPTS
-            and error.retry_after_s is None
-        )
+        if self._error is not None or self._run is None:
+            return False
+        return may_retry(error, begun=self._pace.begun, num_attempts=self._num_attempts)
 
     def _requeue(self) -> None:
         lease = self.lease

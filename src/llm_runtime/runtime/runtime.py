@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from llm_runtime.admission.base import Load
 from llm_runtime.admission.controller import AdmissionController, Permit
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import (
@@ -244,7 +243,7 @@ class Runtime:
         pool = self.pool_for(request.model, request.kind)
         dispatcher = pool.dispatcher
         try:
-            self._admission.admit_capacity(permit, request, _load(dispatcher, request), self.clock.now())
+            self._admission.admit_capacity(permit, request, dispatcher.load(request), self.clock.now())
         except LLMRuntimeError as error:
             self._events.rejected(request, error)
             raise
@@ -313,15 +312,3 @@ def _multiplier(body: Mapping[str, Any]) -> str:
     if body.get("best_of", 1) > num_choices:
         return "best_of"
     return "n" if num_choices > 1 else "prompt"
-
-
-def _load(dispatcher: Dispatcher, request: RuntimeRequest) -> Load:
-    free = dispatcher.num_free_slots
-    return Load(
-        num_waiting=dispatcher.num_waiting,
-        num_waiting_tokens=dispatcher.num_waiting_tokens,
-        num_running=dispatcher.num_running,
-        num_slots=dispatcher.num_slots,
-        num_free_slots=free,
-        would_wait=dispatcher.num_waiting > 0 or free < request.num_slots,
-    )
