@@ -136,7 +136,7 @@ class WholeBody:
         return self.usage or self._estimate
 
 
-def generation_reader(options: RelayOptions, *, stream: bool, content_type: bytes | None) -> AnswerReader:
+def generation_reader(options: RelayOptions, content_type: bytes | None, *, stream: bool) -> AnswerReader:
     """For a chat or legacy completion, asked for as the client wants it; stream: what the client gets.
 
     An engine that ignores what was asked is put right: a plain reply becomes a stream of it, a stream

@@ -78,7 +78,26 @@ def test_what_asks_for_nothing_passes_but_is_not_sent(field: str, value: Any) ->
 
 
 def test_tools_pass_where_the_template_has_them() -> None:
-    check(make_request("m", tools=TOOLS, tool_choice="required"), TemplateAbilities(tools=True))
+    check(make_request("m", tools=TOOLS, tool_choice="auto"), TemplateAbilities(tools=True))
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+def test_a_call_cannot_be_forced(choice: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check(make_request("m", tools=TOOLS, tool_choice=choice), TemplateAbilities(tools=True))
+    assert caught.value.param == "tool_choice"
+
+
+def test_tools_with_log_probabilities_go_unstreamed() -> None:
+    request = make_request("m", tools=TOOLS, logprobs=True)
+    check(request, TemplateAbilities(tools=True))
+    call = engine_call(request, 7)
+    assert "stream" not in orjson.loads(call.body)
+    assert call.reader is not None
+    streamed = make_request("m", tools=TOOLS, logprobs=True, stream=True)
+    with pytest.raises(InvalidRequest) as caught:
+        check(streamed, TemplateAbilities(tools=True))
+    assert caught.value.param == "logprobs"
 
 
 def test_the_engine_always_streams_with_progress_usage_and_a_tag() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import orjson
 
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.http_stream import EngineCall
-from llm_runtime.engines.llama_cpp.fields import engine_body, wants_chosen_only
+from llm_runtime.engines.llama_cpp.fields import engine_body, must_be_plain, wants_chosen_only
 from llm_runtime.engines.llama_cpp.slots import TAG_FIELD
+from llm_runtime.wire.answers import generation_reader
 from llm_runtime.wire.options import RelayOptions
 
 _PATHS = {EndpointKind.CHAT: "/v1/chat/completions", EndpointKind.COMPLETIONS: "/v1/completions"}
@@ -19,10 +21,12 @@ def engine_call(request: RuntimeRequest, tag: int) -> EngineCall:
     """The engine always streams, with progress and usage: only then does closing the connection free
     its slot soon, during prefill as well. tag: by which /slots shows whose a busy slot is."""
     body = engine_body(request)
-    body["stream"] = True
-    body["return_progress"] = True
-    body["stream_options"] = {"include_usage": True}
     body[TAG_FIELD] = tag
+    plain = must_be_plain(request)
+    if not plain:
+        body["stream"] = True
+        body["return_progress"] = True
+        body["stream_options"] = {"include_usage": True}
     num_prompts = _num_prompts(request.body.get("prompt"))
     completions = request.kind is EndpointKind.COMPLETIONS
     options = RelayOptions(
@@ -39,7 +43,10 @@ def engine_call(request: RuntimeRequest, tag: int) -> EngineCall:
         translate_logprobs=completions,
         drop_alternatives=wants_chosen_only(request),
     )
-    return EngineCall(_PATHS[request.kind], orjson.dumps(body), options, assemble=not request.stream)
+    reader = partial(generation_reader, options, stream=False) if plain else None
+    return EngineCall(
+        _PATHS[request.kind], orjson.dumps(body), options, assemble=not request.stream, reader=reader
+    )
 
 
 def _num_prompts(prompt: Any) -> int:

@@ -85,9 +85,13 @@ def _check_value(request: RuntimeRequest, name: str, abilities: TemplateAbilitie
     if name in ("tools", "tool_choice", "parallel_tool_calls"):
         if not abilities.tools:
             raise _refused(name, "this model's chat template has no tool calls")
+        if name == "tool_choice" and request.body[name] != "auto":
+            raise _refused(name, "the engine cannot force a call; it would ignore this")
     elif name == "logprobs" and request.kind is EndpointKind.COMPLETIONS:
         if isinstance(request.body["prompt"], list) and len(request.body["prompt"]) > 1:
             raise _refused(name, "logprobs of several prompts at once are not supported")
+    elif name == "logprobs" and request.body.get("tools") and request.stream:
+        raise _refused(name, "the engine cannot stream log probabilities together with 'tools'")
     elif name == "response_format" and request.body.get("tools"):
         raise _refused(name, "the engine cannot combine it with 'tools'")
 
@@ -113,6 +117,12 @@ def engine_body(request: RuntimeRequest) -> dict[str, Any]:
         # The engine gives 20 alternatives where none are named, and no probability at all for 0.
         body["top_logprobs" if request.kind is EndpointKind.CHAT else "logprobs"] = 1
     return body
+
+
+def must_be_plain(request: RuntimeRequest) -> bool:
+    """Whether the engine can only answer in one piece: log probabilities beside tools. Such a request
+    is cancelled late, because the engine looks at a connection it does not write to only at the end."""
+    return bool(request.body.get("tools") and request.body.get("logprobs"))
 
 
 def wants_chosen_only(request: RuntimeRequest) -> bool:
