@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llm_runtime import __version__
+from llm_runtime.commands.bench import app as bench
 from llm_runtime.core.errors import ConfigError, LLMRuntimeError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 models = typer.Typer(help="Model files: list, pull, path.", no_args_is_help=True)
 app.add_typer(models, name="models")
+app.add_typer(bench, name="bench")
 
 ConfigFile = Annotated[
     str | None, typer.Option("--config", "-c", help="YAML file with settings.", metavar="FILE")

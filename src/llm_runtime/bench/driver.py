@@ -17,13 +17,17 @@ from llm_runtime.bench.client import LoadClient
 from llm_runtime.bench.clock import now
 from llm_runtime.bench.config import ClosedLoop, Limits, OpenLoop, Plan, Replay
 from llm_runtime.bench.exchange import LoadExchange
-from llm_runtime.bench.ledger import Ledger, Window, unsent
+from llm_runtime.bench.ledger import Ledger, Window, since, unsent
 from llm_runtime.bench.pace import Gate, Sleeper
 from llm_runtime.bench.records import RequestRecord, Status
+from llm_runtime.bench.timers import ExactTimers
 from llm_runtime.bench.workload import Session, SessionSource
 
 PAUSE_WITHOUT_SERVER_S = 0.1
 """In a closed loop, after a request that no server answered: nothing else would slow the loop down."""
+
+LATE_TOGETHER = 32
+"""Overdue requests started before answers are let in; one per turn of the loop would never catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,9 @@ class Driver:
         self.num_abandoned_turns = 0
         """Follow-up requests that were never due, because the one before failed or the run ended."""
         self._loop = asyncio.get_running_loop()
-        self._sleeper = Sleeper()
+        self.timers = ExactTimers()
+        """Open while `run` is."""
+        self._sleeper = Sleeper(self.timers)
         self._exchanges: set[LoadExchange] = set()
         self._numbers = count()
         self._num_planned = 0
@@ -83,6 +89,7 @@ class Driver:
                 else:
                     await self._open(group, load)
         finally:
+            self.timers.close()
             if self._drain is not None:
                 self._drain.cancel()
 
@@ -121,13 +128,18 @@ class Driver:
     # open loop
 
     async def _open(self, group: asyncio.TaskGroup, load: OpenLoop | Replay) -> None:
+        num_late = 0
         for session in self._due_sessions(load):
             assert session.due_s is not None
             scheduled_at = self.origin + session.due_s
             ask = self._ask(session, 0, [])
+            if scheduled_at <= now():
+                num_late += 1
+                if num_late % LATE_TOGETHER == 0:
+                    await asyncio.sleep(0)
             if not await self._sleeper.until(scheduled_at):
                 break
-            group.create_task(self._play(session, scheduled_at, ask, now()))
+            group.create_task(self._play(session, scheduled_at, ask))
         self._load_ends()
 
     def _due_sessions(self, load: OpenLoop | Replay) -> Iterator[Session]:
@@ -163,7 +175,7 @@ class Driver:
             self._drain = self._loop.call_later(drain_s, self.stop, errors.DRAIN_TIMEOUT)
 
     async def _play(
-        self, session: Session, scheduled_at: float, ask: _Ask | None = None, released_at: float | None = None
+        self, session: Session, scheduled_at: float, ask: _Ask | None = None
     ) -> RequestRecord | None:
         """All requests of a session; returns the last one's record."""
         history: list[Message] = []
@@ -176,13 +188,13 @@ class Driver:
                     self.num_abandoned_turns += len(session.turns) - turn
                     break
             ask = self._ask(session, turn, history) if ask is None else ask
-            record, said = await self._request(ask, scheduled_at, released_at or now())
+            record, said = await self._request(ask, scheduled_at)
             if record.status is not Status.COMPLETED or record.finished_at is None:
                 self.num_abandoned_turns += len(session.turns) - turn - 1
                 break
             history += [{"role": "user", "content": ask.text}, {"role": "assistant", "content": said}]
             scheduled_at = self.origin + record.finished_at
-            ask = released_at = None
+            ask = None
         return record
 
     def _ask(self, session: Session, turn: int, history: list[Message]) -> _Ask:
@@ -191,12 +203,12 @@ class Driver:
         body = self._bodies.body(session, turn, messages)
         return _Ask(session, turn, body, self._bodies.headers(session), text)
 
-    async def _request(self, ask: _Ask, scheduled_at: float, released_at: float) -> tuple[RequestRecord, str]:
+    async def _request(self, ask: _Ask, scheduled_at: float) -> tuple[RequestRecord, str]:
         """One request from due to end, entered in the ledger; also what was answered."""
         ledger, origin = self.ledger, self.origin
-        blank = self._blank(ask, scheduled_at - origin, released_at - origin)
+        blank = self._blank(ask, since(origin, scheduled_at), since(origin, now()))
         if not await self.gate.enter():
-            record = unsent(blank, self._end_reason or errors.INTERRUPTED, now() - origin)
+            record = unsent(blank, self._end_reason or errors.INTERRUPTED, since(origin, now()))
             ledger.close(record)
             return record, ""
         started_at = now()
@@ -213,7 +225,7 @@ class Driver:
             exchange.give_up(errors.INTERRUPTED)
             self._exchanges.discard(exchange)
             self.gate.leave()
-        record = ledger.filled(replace(blank, started_at=started_at - origin), exchange, origin)
+        record = ledger.filled(blank, started_at, exchange, origin)
         ledger.close(record)
         if ledger.num_without_usage and not self.plan.allow_estimates:
             self.stop()
@@ -223,13 +235,15 @@ class Driver:
     def _blank(self, ask: _Ask, scheduled_s: float, released_s: float) -> RequestRecord:
         session, asked = ask.session, ask.session.turns[ask.turn]
         shared = session.traffic.prefix.tokens if asked.prefix is not None else 0
+        number, measured = self.ledger.issue(scheduled_s)
         return RequestRecord(
-            number=self.ledger.issue(),
+            number=number,
             session=session.number,
             turn=ask.turn,
             traffic=session.traffic.name,
             scheduled_at=scheduled_s,
             released_at=released_s,
+            measured=measured,
             stream=self.plan.target.stream,
             priority=session.traffic.priority,
             tenant=session.traffic.tenant,

@@ -9,7 +9,6 @@ import orjson
 
 from llm_runtime.bench.records import RequestRecord, read_records, write_records
 from llm_runtime.bench.run import RunResult
-from llm_runtime.bench.summary import SCHEMA
 from llm_runtime.core.errors import ConfigError
 
 
@@ -27,17 +26,6 @@ def write_result(path: Path, summary: dict[str, Any], result: RunResult) -> None
     """The summary at `path`, the records beside it with the ending `.jsonl`. Raises OSError."""
     write_json(path, summary)
     write_records(records_path(path), sorted(result.records, key=lambda record: record.number))
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Raises ConfigError for anything but a summary of ours."""
-    try:
-        summary = orjson.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(summary, dict) or summary.get("schema") != SCHEMA:
-        raise ConfigError(f"{path} is no result of `bench run`")
-    return summary
 
 
 def read_records_of(summary_path: Path) -> list[RequestRecord]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+from llm_runtime.bench.clock import now
+from llm_runtime.bench.timers import ExactTimers
 
 STEP_S = 0.02
 
@@ -10,17 +11,17 @@ STEP_S = 0.02
 class LagProbe:
     """Owned by one run. A timer on absolute instants notes its own lateness, seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, timers: ExactTimers) -> None:
         self.lags_s: list[float] = []
-        self._loop = asyncio.get_running_loop()
-        self._due = self._loop.time() + STEP_S
-        self._timer = self._loop.call_at(self._due, self._tick)
+        self._timers = timers
+        self._due = now() + STEP_S
+        self._timer = timers.call_at(self._due, self._tick)
 
     def stop(self) -> None:
         self._timer.cancel()
 
     def _tick(self) -> None:
-        at = self._loop.time()
+        at = now()
         self.lags_s.append(at - self._due)
         self._due = max(self._due + STEP_S, at)
-        self._timer = self._loop.call_at(self._due, self._tick)
+        self._timer = self._timers.call_at(self._due, self._tick)

@@ -40,15 +40,13 @@ class Ledger:
     def num_in_flight(self) -> int:
         return self.num_issued - len(self.records)
 
-    def issue(self) -> int:
-        """The number of a new request."""
+    def issue(self, scheduled_s: float) -> tuple[int, bool]:
+        """The number of a new request, and whether it is due in the measured window."""
         self.num_issued += 1
-        return self.num_issued - 1
+        return self.num_issued - 1, scheduled_s in self._window
 
     def close(self, record: RequestRecord) -> None:
-        """Takes a finished record in, marking what lies outside the measured window."""
-        if record.scheduled_at not in self._window:
-            record = replace(record, measured=False)
+        """Takes a finished record in."""
         self.records.append(record)
         self.num_tokens += record.completion_tokens or 0
         if record.status is Status.COMPLETED:
@@ -58,7 +56,9 @@ class Ledger:
             self.num_failed += 1
             self.last_error = f"{record.error}: {record.message}" if record.message else record.error
 
-    def filled(self, blank: RequestRecord, exchange: LoadExchange, origin: float) -> RequestRecord:
+    def filled(
+        self, blank: RequestRecord, started_at: float, exchange: LoadExchange, origin: float
+    ) -> RequestRecord:
         """The blank record of a request with all that its exchange tells; origin: the load's start."""
         answer, problem = exchange.answer, exchange.problem
         reads = answer.token_read_at if answer is not None else ()
@@ -68,10 +68,11 @@ class Ledger:
         completion = usage.completion_tokens if usage is not None else num_events if estimated else None
         return replace(
             blank,
+            started_at=since(origin, started_at),
             sent_at=_since(origin, exchange.sent_at),
             first_byte_at=_since(origin, exchange.first_byte_at),
-            first_token_at=reads[0] - origin if reads else None,
-            last_token_at=reads[-1] - origin if reads else None,
+            first_token_at=since(origin, reads[0]) if reads else None,
+            last_token_at=since(origin, reads[-1]) if reads else None,
             finished_at=_since(origin, exchange.finished_at),
             status=_status(problem),
             http_status=exchange.status or None,
@@ -103,8 +104,13 @@ def _status(problem: errors.Problem | None) -> Status:
     return Status.INTERRUPTED if problem.error == errors.INTERRUPTED else Status.FAILED
 
 
+def since(origin: float, at: float) -> float:
+    """Rounded to the nanosecond, so that an instant that was computed is the one that was meant."""
+    return round(at - origin, 9)
+
+
 def _since(origin: float, at: float | None) -> float | None:
-    return None if at is None else at - origin
+    return None if at is None else since(origin, at)
 
 
 def _header(headers: dict[bytes, bytes], name: bytes) -> str | None:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
+
+from llm_runtime.bench.clock import now
+from llm_runtime.bench.timers import ExactTimers
 
 
 class Sleeper:
     """Owned by one driver. After `wake_all` nothing sleeps any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, timers: ExactTimers) -> None:
+        self._timers = timers
         self._loop = asyncio.get_running_loop()
         self._waiting: set[asyncio.Future[None]] = set()
         self._over = False
 
     async def until(self, at: float) -> bool:
         """Sleeps until a monotonic instant, not at all if it is past; False when woken before it."""
-        if self._over:
-            return False
-        if at <= self._loop.time():
-            await asyncio.sleep(0)  # who is late must still let answers in
+        if self._over or at <= now():
             return not self._over
         future = self._loop.create_future()
-        timer = self._loop.call_at(at, _resolve, future)
+        timer = self._timers.call_at(at, partial(_resolve, future))
         self._waiting.add(future)
         try:
             await future

@@ -39,9 +39,11 @@ def doubts(summary: Summary) -> Iterator[str]:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Three significant digits, none lost above them; a dash for what is undefined or withheld."""
+    """Three significant digits, none lost above them; counts whole; a dash for undefined or withheld."""
     if value is None:
         return "-"
+    if isinstance(value, int):
+        return f"{value:,}{unit}"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
     return f"{value:,.{digits}f}{unit}"
 
@@ -77,3 +79,44 @@ def _waiting(summary: Summary) -> Iterator[str]:
         f"{number(None if per_token is None else 1e6 * per_token)} us per token, "
         f"schedule lag p99 {number(None if lag is None else 1e3 * lag)} ms"
     )
+
+
+def comparison_lines(body: Mapping[str, Any]) -> Iterator[str]:
+    """Of `compare.as_json`."""
+    yield f"{body['num_rounds']} rounds, {body['num_used']} fit for use; ratios are the second by the first"
+    for figure, ratio in body["figures"].items():
+        interval = ratio["interval"]
+        bounds = f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+        yield f"{figure:<22}{ratio['mean']:>8.3f}  {bounds:<18}{ratio['finding']}"
+    for each in body["rounds"]:
+        for name in ("a", "b"):
+            for doubt in each[name]["verdict"]["reasons"]:
+                yield f"round with seed {each['seed']}, {name.upper()}: {doubt}"
+
+
+def sweep_lines(body: Mapping[str, Any]) -> Iterator[str]:
+    """Of `sweep.as_json`."""
+    names = {"requests/s": "request_throughput", "tokens/s": "output_throughput"}
+    names |= {"TTFT mean": "mean_ttft_ms", "p95": "p95_ttft_ms", "ITL mean": "mean_itl_ms"}
+    names |= {"E2E mean": "mean_e2el_ms", "E2E p95": "p95_e2el_ms", "failed": "failed"}
+    yield f"{body['parameter']:>12}" + "".join(f"{name:>12}" for name in names)
+    settings: Mapping[str, str] = {}
+    for point in body["points"]:
+        if point["server"] != settings:
+            settings = point["server"]
+            yield ", ".join(f"{name} = {value}" for name, value in settings.items())
+        summary = point["summary"]
+        row = "".join(f"{number(summary[key]):>12}" for key in names.values())
+        yield f"{point['level']:>12g}{row}"
+        yield from doubts(summary)
+
+
+def checked_lines(result: Any, checked: Any) -> Iterator[str]:
+    """Figures without a bar first. result: scenario.Result; checked: what `scenario.check` returns."""
+    barred = {each.bar.figure for each in checked}
+    for name, figure in result.figures.items():
+        if name not in barred:
+            yield f"{name:<36}{number(figure):>10}"
+    for each in checked:
+        bar = f"{each.bar.relation} {each.bar.value:g}"
+        yield f"{each.bar.figure:<36}{number(each.figure):>10}  {bar:<12}{'ok' if each.met else 'MISSED'}"

@@ -159,16 +159,16 @@ async def _load(driver: Driver, watcher: Watcher | None) -> _Load:
     """The load itself, with what looks on beside it."""
     plan = driver.plan
     sampler = Sampler(plan.target, plan.metrics_urls, plan.sample_interval_s)
-    beside = [sampler.run(clock.now()), *([watcher.watch(driver)] if watcher else ())]
-    probe = LagProbe()
-    started_at, cpu_s = time.time(), time.process_time()
-    try:
-        with clock.quiet_collector():
+    with clock.quiet_collector():
+        beside = [sampler.run(clock.now()), *([watcher.watch(driver)] if watcher else ())]
+        probe = LagProbe(driver.timers)
+        started_at, cpu_s = time.time(), time.process_time()
+        try:
             async with _accompanied(*beside):
                 await driver.run()
                 end_s, cpu_s = clock.now() - driver.origin, time.process_time() - cpu_s
-    finally:
-        probe.stop()
+        finally:
+            probe.stop()
     return _Load(end_s, cpu_s, started_at, probe.lags_s, sampler.samples)
 
 

@@ -21,6 +21,7 @@ import orjson
 
 from llm_runtime.bench import clock
 from llm_runtime.bench.stub_script import FAILURE, MODEL, Composer, Script, Step, script_for
+from llm_runtime.bench.timers import ExactTimers, Timer
 
 MODELS = orjson.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -42,6 +43,7 @@ class Stub:
     """Counts, and what every connection needs. on_request is called for every inference request."""
 
     def __init__(self, script: Script, on_request: Callable[[Seen], None] | None = None) -> None:
+        self.timers = ExactTimers()
         self.script = script
         self.on_request = on_request
         self.num_requests = 0
@@ -63,10 +65,9 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, stub: Stub) -> None:
         self._stub = stub
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpRequestParser | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
@@ -115,7 +116,7 @@ class _Connection(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
-        arrived_at = self._loop.time()
+        arrived_at = clock.now()
         path = self._url.partition(b"?")[0]
         if path not in PATHS:
             page = self._stub.page(path)
@@ -156,8 +157,8 @@ class _Connection(asyncio.Protocol):
         """Sends every step that is due, then waits for the next one's instant."""
         while self._pending is not None and self._transport is not None:
             at_s, event = self._pending
-            if self._started_at + at_s > self._loop.time():
-                self._timer = self._loop.call_at(self._started_at + at_s, self._play)
+            if self._started_at + at_s > clock.now():
+                self._timer = self._stub.timers.call_at(self._started_at + at_s, self._play)
                 return
             if not event:
                 self.close()
@@ -169,10 +170,10 @@ class _Connection(asyncio.Protocol):
         self._rest()
 
     def _at(self, at: float, action: Callable[[], None]) -> None:
-        if at <= self._loop.time():
+        if at <= clock.now():
             action()
         else:
-            self._timer = self._loop.call_at(at, action)
+            self._timer = self._stub.timers.call_at(at, action)
 
     def _reply(self, status: int, body: bytes, *headers: str) -> None:
         lines = [
@@ -213,6 +214,7 @@ async def serve(
         for connection in tuple(stub.connections):
             connection.close()
         await server.wait_closed()
+        stub.timers.close()
 
 
 async def _main(script: Script, port: int) -> None:

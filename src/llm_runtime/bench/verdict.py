@@ -34,6 +34,7 @@ class Verdict:
     """reasons: why it is not ok. warnings: what a reader must know even if it is."""
 
     state: State
+    interrupted: bool = False
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -66,17 +67,16 @@ def judge(result: RunResult, health: ClientHealth, tokens: TokenFacts) -> Verdic
     found: list[tuple[State, str]] = []
     if result.num_without_usage and not result.plan.allow_estimates:
         found.append((State.INVALID, "the server did not report usage: tokens are unknown"))
-    for name, lag_s in (("schedule", health.schedule_lag_p99_s), ("loop", health.loop_lag_p99_s)):
-        if lag_s is not None and lag_s > MAX_LAG_S:
-            limit = f"{1e3 * MAX_LAG_S:g} ms"
-            found.append((State.VOID, f"the client was late: {name} lag p99 {1e3 * lag_s:.1f} ms > {limit}"))
+    if _late(health.schedule_lag_p99_s):
+        found.append((State.VOID, f"the client was late: schedule lag p99 {_lag(health.schedule_lag_p99_s)}"))
     measured = metrics.measured(result.records)
     if not metrics.completed(measured):
         found.append((State.FAILED, "no measured request was completed"))
     if result.interrupted:
         found.append((State.INTERRUPTED, "stopped by the user"))
     state = found[0][0] if found else State.OK
-    return Verdict(state, tuple(reason for _, reason in found), tuple(_warnings(result, health, tokens)))
+    reasons = tuple(reason for _, reason in found)
+    return Verdict(state, result.interrupted, reasons, tuple(_warnings(result, health, tokens)))
 
 
 def _warnings(result: RunResult, health: ClientHealth, tokens: TokenFacts) -> list[str]:
@@ -91,11 +91,21 @@ def _warnings(result: RunResult, health: ClientHealth, tokens: TokenFacts) -> li
         )
     if health.cpu_share > MAX_CLIENT_CPU:
         warnings.append(f"the client used {health.cpu_share:.0%} of its core: it may be the bottleneck")
+    if _late(health.loop_lag_p99_s):
+        warnings.append(f"the client's loop was late, and so are instants: p99 {_lag(health.loop_lag_p99_s)}")
     if result.num_retries:
         warnings.append(f"{result.num_retries} requests met a closed connection and were sent again")
     if result.num_abandoned_turns:
         warnings.append(f"{result.num_abandoned_turns} follow-up requests were never due")
     return warnings
+
+
+def _late(lag_s: float | None) -> bool:
+    return lag_s is not None and lag_s > MAX_LAG_S
+
+
+def _lag(lag_s: float | None) -> str:
+    return f"{1e3 * (lag_s or 0.0):.1f} ms, above {1e3 * MAX_LAG_S:g} ms"
 
 
 def _p99(values: list[float]) -> float | None:

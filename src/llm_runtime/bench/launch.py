@@ -1,0 +1,90 @@
+"""A server of the harness's own for the length of some runs: started from a command line, then ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from llm_runtime.bench.client import LoadClient
+from llm_runtime.bench.config import Target
+from llm_runtime.core.errors import BackendError, BackendUnavailable, ConfigError
+
+START_TIMEOUT_S = 300.0
+STOP_GRACE_S = 15.0
+LOOK_EVERY_S = 0.2
+TAIL_BYTES = 2000
+
+
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def filled(template: str, values: Mapping[str, object]) -> list[str]:
+    """The words of a command line with `{name}` replaced. Raises ConfigError for an unknown name."""
+    try:
+        return [word.format(**values) for word in shlex.split(template)]
+    except (KeyError, IndexError, ValueError) as error:
+        raise ConfigError(f"the server's command line {template!r} cannot be filled in: {error!r}") from error
+
+
+@asynccontextmanager
+async def launched(template: str, values: Mapping[str, object]) -> AsyncIterator[str]:
+    """The URL of a server that lists a model; `{port}` of the template is a free port of loopback.
+
+    Raises BackendError with the end of its output when it ends or does not get ready in 300 s. At
+    the end of the block it and all it started in its process group are gone.
+    """
+    port = free_port()
+    words = filled(template, {**values, "port": port})
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        except OSError as error:
+            raise ConfigError(f"{words[0]} cannot be started: {error.strerror}") from error
+        try:
+            try:
+                await _ready(process, url)
+            except (BackendError, TimeoutError) as error:
+                output.seek(max(0, os.fstat(output.fileno()).st_size - TAIL_BYTES))
+                said = output.read().decode("utf-8", "replace").strip()
+                raise BackendError(f"{Path(words[0]).name} did not get ready: {error}\n{said}") from error
+            yield url
+        finally:
+            await _end(process)
+
+
+async def _ready(process: asyncio.subprocess.Process, url: str) -> None:
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while True:
+            if process.returncode is not None:
+                raise BackendError(f"it ended with {process.returncode}")
+            with suppress(BackendUnavailable):
+                async with LoadClient(Target(url)) as client:
+                    if await client.fetch("/v1/models") is not None:
+                        return
+            await asyncio.sleep(LOOK_EVERY_S)  # servers have no event to wait for
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    for number, patience_s in ((signal.SIGTERM, STOP_GRACE_S), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), patience_s)
+            if number == signal.SIGTERM:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it left behind
+            return
