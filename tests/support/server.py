@@ -50,6 +50,11 @@ class Served:
     def num_connections(self) -> int:
         return len(self.server.server_state.connections)
 
+    async def accepted(self, num_requests: int) -> None:
+        """Until so many were let in, in all."""
+        recorder = self.recorder
+        await recorder.until(lambda: len(recorder.accepted_ids) >= num_requests, f"{num_requests} requests")
+
     async def at_rest(self) -> None:
         """Until nothing is in flight, every slot is free and every ASGI task has ended."""
         state = self.server.server_state

@@ -51,7 +51,9 @@ class Front:
         request_id = request_id_of(headers)
         if path not in OPEN_PATHS:
             try:
-                self._services.keys.identify(headers.get(b"authorization"))
+                self._services.keys.identify(
+                    headers.get(b"authorization"), x_api_key=headers.get(b"x-api-key")
+                )
             except Unauthorized as error:
                 self._count(error)
                 await send_error(send, error, request_id)
