@@ -41,7 +41,9 @@ from llm_runtime.engines.assets import resolve_model
 from llm_runtime.engines.base import Backend
 from llm_runtime.engines.leftovers import remove_leftovers
 from llm_runtime.engines.openai.target import secrets_of
-from llm_runtime.engines.registry import NEEDS_WEIGHTS, BackendSpec, build_backend
+from llm_runtime.engines.registry import NEEDS_SAFETENSORS, NEEDS_WEIGHTS, BackendSpec, build_backend
+from llm_runtime.engines.vllm.command import find_python
+from llm_runtime.engines.weights import resolve_safetensors
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.dispatcher import Dispatcher
@@ -139,8 +141,12 @@ def _backend(settings: Settings, clock: Clock) -> Backend:
     kind = settings.engines.backend
     model_path = None
     model_name = settings.model.name or kind
+    weights = None
     if kind in NEEDS_WEIGHTS:
         model_name, model_path = resolve_model(settings.model, os.environ)
+    elif kind in NEEDS_SAFETENSORS:
+        python = find_python(settings.engines.vllm, os.environ)
+        model_name, weights = resolve_safetensors(settings.model, python, os.environ)
     batching = settings.scheduling
     return build_backend(
         BackendSpec(
@@ -152,6 +158,7 @@ def _backend(settings: Settings, clock: Clock) -> Backend:
             clock=clock,
             environ=os.environ,
             state_dir=_state_dir(),
+            weights=weights,
             chosen_name=settings.model.name,
             default_max_tokens=_chosen(settings, "model.default_max_tokens"),
         )

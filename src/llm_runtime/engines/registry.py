@@ -17,7 +17,8 @@ class BackendSpec:
     """model_path: the resolved weights, None for engines without any. chosen_name: the model's name
     where somebody gave one. default_max_tokens: likewise; None leaves the cap to the engine.
     max_batch_size: for engines that do not batch themselves. model_created: Unix seconds. environ:
-    what engine programs inherit.
+    what engine programs inherit. weights: for engines that read safetensors: a folder, or a name of
+    the hub.
     state_dir: existing folder for the notes by which a later start finds what an earlier one left.
     """
 
@@ -31,6 +32,7 @@ class BackendSpec:
     state_dir: Path
     chosen_name: str | None = None
     default_max_tokens: int | None = None
+    weights: str | None = None
 
     @property
     def host(self) -> EngineHost:
@@ -59,6 +61,34 @@ def _llama_cpp(spec: BackendSpec) -> Backend:
         num_slots=spec.config.concurrency,
         model=spec.model_name,
         model_path=spec.model_path,
+        model_created=spec.model_created,
+    )
+
+
+def _vllm(spec: BackendSpec) -> Backend:
+    from llm_runtime.engines.vllm.command import ServedModel
+    from llm_runtime.engines.vllm.server import VllmBackend
+
+    assert spec.weights is not None
+    return VllmBackend(
+        spec.config.vllm,
+        spec.host,
+        num_slots=spec.config.concurrency,
+        model=ServedModel(spec.model_name, spec.weights),
+        model_created=spec.model_created,
+    )
+
+
+def _vllm_inprocess(spec: BackendSpec) -> Backend:
+    from llm_runtime.engines.vllm.command import ServedModel
+    from llm_runtime.engines.vllm.inprocess import VllmInProcessBackend
+
+    assert spec.weights is not None
+    return VllmInProcessBackend(
+        spec.config.vllm,
+        spec.host,
+        num_slots=spec.config.concurrency,
+        model=ServedModel(spec.model_name, spec.weights),
         model_created=spec.model_created,
     )
 
@@ -92,11 +122,14 @@ def _openai(spec: BackendSpec) -> Backend:
 _BUILDERS: dict[BackendKind, Callable[[BackendSpec], Backend]] = {
     "mock": _mock,
     "llama.cpp": _llama_cpp,
+    "vllm": _vllm,
+    "vllm-inprocess": _vllm_inprocess,
     "hf": _hf,
     "openai": _openai,
 }
 
 NEEDS_WEIGHTS: frozenset[BackendKind] = frozenset({"llama.cpp"})
+NEEDS_SAFETENSORS: frozenset[BackendKind] = frozenset({"vllm", "vllm-inprocess"})
 
 
 def build_backend(spec: BackendSpec) -> Backend:

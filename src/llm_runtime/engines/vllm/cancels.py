@@ -1,10 +1,11 @@
 """Ridding a vLLM server of requests that nobody wants any more.
 
-Closing the connection makes vLLM drop the request, plain replies too. When it has noticed cannot be
+Closing the connection makes vLLM drop the request, plain replies too. When it has done so cannot be
 seen from outside, so its own abort call is made next, on another connection: the answer says that the
-server has told its engine. The engine takes orders in the order they were given, so whatever is sent
-to it later finds the slot free. Servers that lack the call get a second question instead, for whose
-answer their loop must have gone round after it saw the connection close.
+server has told its engine, even of a request whose closed connection it has yet to notice. The engine
+takes orders in the order they were given, so whatever is sent to it later finds the slot free. Servers
+without that call are asked something trivial instead, as often as their loop needs to go round between
+seeing a connection close and telling the engine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from llm_runtime.engines.upstream.exchange import Exchange
 
 ABORT_PATH = "/inference/v1/abort_requests"
 ROUND_TRIP_PATH = "/health"
+NUM_ROUND_TRIPS = 3
 ANSWER_TIMEOUT_S = 5.0
 RETRY_S = 0.2
 
@@ -74,13 +76,15 @@ class AbortWatch:
         if self._has_abort_call:
             ids = [name for names in closed.values() for name in names]
             status = await self._status("POST", ABORT_PATH, orjson.dumps({"request_ids": ids}))
-            self._has_abort_call = status not in (404, 405)
             if status == 200:
                 return True
-        # Twice: the first answer may have been on its way when the connection closed.
-        return not self._has_abort_call and all(
-            [await self._status("GET", ROUND_TRIP_PATH) == 200 for _ in range(2)]
-        )
+            self._has_abort_call = not 400 <= status < 500
+        if self._has_abort_call:
+            return False
+        for _ in range(NUM_ROUND_TRIPS):
+            if await self._status("GET", ROUND_TRIP_PATH) != 200:
+                return False
+        return True
 
     async def _status(self, method: str, path: str, body: bytes | None = None) -> int:
         """0 for no answer."""

