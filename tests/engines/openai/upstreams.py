@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -84,11 +85,16 @@ def path_of(request: bytes) -> str:
 
 @dataclass
 class Fake:
-    """An upstream under the test's control. models: None answers the list with 404."""
+    """An upstream under the test's control; all but `server` may be changed while it runs.
+
+    listing: instead of the list of `models`. hold: answers to looks wait for it.
+    """
 
     server: Stub
-    models: list[str] | None
+    models: list[str]
     health: bytes
+    listing: bytes | None = None
+    hold: asyncio.Event | None = None
 
     @property
     def url(self) -> str:
@@ -111,25 +117,24 @@ NO_HEALTH = reply({"detail": "Not Found"}, "404 Not Found")
 async def fake_upstream(
     answer: Answer = sing, models: list[str] | None = None, health: bytes = NO_HEALTH
 ) -> AsyncIterator[Fake]:
-    """answer: writes the answer to a POST. Its health and its models may be changed while it runs."""
+    """answer: writes the answer to a POST."""
 
     async def script(peer: Peer) -> None:
         while (request := await peer.request()) is not None:
             if request.startswith(b"POST"):
                 await answer(peer, request)
-            elif path_of(request).partition("?")[0].endswith("/models"):
-                await peer.send(_listed(fake.models))
-            else:
-                await peer.send(fake.health)
+                continue
+            if fake.hold is not None:
+                await fake.hold.wait()
+            is_list = path_of(request).partition("?")[0].endswith("/models")
+            await peer.send((fake.listing or _listed(fake.models)) if is_list else fake.health)
 
     async with stub(script) as server:
         fake = Fake(server, ["m"] if models is None else models, health)
         yield fake
 
 
-def _listed(models: list[str] | None) -> bytes:
-    if models is None:
-        return NO_HEALTH
+def _listed(models: list[str]) -> bytes:
     return reply({"object": "list", "data": [{"id": name, "object": "model"} for name in models]})
 
 

@@ -119,7 +119,8 @@ class OpenAIBackend:
             if self.info.models != tuple(models):
                 log.info("upstream.models", num_models=len(models))
                 self.info = replace(self.info, model=models[0], models=tuple(models))
-                self._changed()
+                if self._watch.reachability.up:
+                    self._changed()  # else it is told that the upstream is there, next
         elif models is not None:
             missing = sorted(set(self._names.values()) - set(models))
             if missing:
