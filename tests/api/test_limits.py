@@ -269,14 +269,11 @@ async def test_a_service_tier_is_a_priority(tier: str, before_default: bool) -> 
     backend = ScriptedBackend(slots=1)
     async with serve(backend=backend, scheduling__policy="priority") as server:
         connections = []
-        requests: list[tuple[str, dict[str, str]]] = [
-            ("first", {}),
-            ("plain", {}),
-            ("tiered", {"service_tier": tier}),
-        ]
-        for number, (name, fields) in enumerate(requests):
+        tiers = {"first": None, "plain": None, "tiered": tier}
+        for number, name in enumerate(tiers):
             connection = await Connection.open(server.port)
-            await connection.send(post(chat_body(MODEL, **fields), headers={"x-request-id": name}))
+            body = chat_body(MODEL, service_tier=tiers[name])
+            await connection.send(post(body, headers={"x-request-id": name}))
             await server.accepted(number + 1)
             connections.append(connection)
         for number in range(3):

@@ -55,6 +55,11 @@ class Served:
         recorder = self.recorder
         await recorder.until(lambda: len(recorder.accepted_ids) >= num_requests, f"{num_requests} requests")
 
+    async def settled(self, num_requests: int) -> None:
+        """Until so many have ended, in all."""
+        recorder = self.recorder
+        await recorder.until(lambda: len(recorder.records) >= num_requests, f"{num_requests} ends")
+
     async def at_rest(self) -> None:
         """Until nothing is in flight, every slot is free and every ASGI task has ended."""
         state = self.server.server_state
