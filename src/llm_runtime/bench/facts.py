@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
@@ -53,8 +54,9 @@ def git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+@cache
 def environment() -> dict[str, Any]:
-    """Of the client's side. Blocks for tens of milliseconds."""
+    """Of the client's side, as it was when this process first asked. Blocks for tens of milliseconds."""
     state = commit()
     return {
         "llm_runtime": __version__,

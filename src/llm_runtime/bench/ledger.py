@@ -33,17 +33,17 @@ class Ledger:
         self.num_without_usage = 0
         """Completed answers whose tokens the server did not tell."""
         self.last_error: str | None = None
-        self._window = window
+        self.window = window
         self._allow_estimates = allow_estimates
 
     @property
     def num_in_flight(self) -> int:
         return self.num_issued - len(self.records)
 
-    def issue(self, scheduled_s: float) -> tuple[int, bool]:
-        """The number of a new request, and whether it is due in the measured window."""
+    def issue(self) -> int:
+        """The number of a new request."""
         self.num_issued += 1
-        return self.num_issued - 1, scheduled_s in self._window
+        return self.num_issued - 1
 
     def close(self, record: RequestRecord) -> None:
         """Takes a finished record in."""

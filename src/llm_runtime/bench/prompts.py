@@ -2,14 +2,16 @@
 
 A prompt is [shared prefix or blocks] + a head of words derived from its key + a slice of one long
 pool of words. Prompt caches match beginnings, so a head of its own makes the rest its own as well,
-at the price of a slice per prompt. All text follows from the salt: the same salt gives the same
-prompts, another one gives prompts that share nothing with them.
+at the price of a slice per prompt. Heads follow from the salt: the same salt gives the same prompts,
+another one gives prompts that begin as none of them does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+from functools import lru_cache
+from itertools import accumulate
 
 from llm_runtime.bench.words import WORDS
 
@@ -18,21 +20,21 @@ HEAD_WORDS = 5
 """Of about 770 words each: 48 bits, so that chance meetings do not happen in a run."""
 
 
+@lru_cache(maxsize=1)
+def _pool() -> tuple[str, tuple[int, ...]]:
+    """The pool's text and where each word starts, with one more start beyond the last word."""
+    words = random.Random("pool").choices(WORDS, k=POOL_WORDS)
+    starts = accumulate((len(word) + 1 for word in words), initial=0)
+    return " ".join(words), tuple(starts)
+
+
 class PromptWriter:
-    """Owned by one run. Building the pool takes tens of milliseconds, a prompt a few microseconds."""
+    """Owned by one run. The first of a process takes tens of milliseconds, a prompt microseconds."""
 
     def __init__(self, salt: str, tokens_per_word: float = 1.0) -> None:
         self._salt = salt.encode()
         self._tokens_per_word = tokens_per_word
-        source = random.Random(f"pool:{salt}")
-        words = source.choices(WORDS, k=POOL_WORDS)
-        self._pool = " ".join(words)
-        self._starts: list[int] = []
-        position = 0
-        for word in words:
-            self._starts.append(position)
-            position += len(word) + 1
-        self._starts.append(position)
+        self._pool, self._starts = _pool()
 
     def unique(self, key: str, tokens: int) -> str:
         """About `tokens` tokens of text that starts as no other key's does."""

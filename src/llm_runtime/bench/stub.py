@@ -20,7 +20,17 @@ import httptools
 import orjson
 
 from llm_runtime.bench import clock
-from llm_runtime.bench.stub_script import FAILURE, MODEL, Composer, Script, Step, script_for
+from llm_runtime.bench.stub_script import (
+    FAILURE,
+    MODEL,
+    Composer,
+    Script,
+    Step,
+    num_tokens_of,
+    prompt_tokens_of,
+    script_for,
+    streamed,
+)
 from llm_runtime.bench.timers import ExactTimers, Timer
 
 MODELS = orjson.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
@@ -138,19 +148,20 @@ class _Connection(asyncio.Protocol):
     # the answer
 
     def _answer(self, script: Script, request: dict[str, Any], path: bytes, arrived_at: float) -> None:
-        composer = Composer(script, request, is_chat=PATHS[path])
+        num_tokens, prompt_tokens = num_tokens_of(script, request), prompt_tokens_of(request)
+        is_chat = PATHS[path]
         if script.status != 200:
             extra = () if script.retry_after is None else (f"retry-after: {script.retry_after}",)
             body = orjson.dumps({"error": FAILURE})
             self._at(arrived_at + script.first_at_s, lambda: self._reply(script.status, body, *extra))
         elif request.get("stream"):
-            self._steps = iter(composer.stream())
+            self._steps = iter(streamed(script, num_tokens, prompt_tokens, is_chat))
             self._started_at = arrived_at
             self._pending = next(self._steps)
             self._head = STREAM_HEAD
             self._play()
         else:
-            at_s, body = composer.plain()
+            at_s, body = Composer(script, num_tokens, prompt_tokens, is_chat=is_chat).plain()
             self._at(arrived_at + at_s, lambda: self._reply(200, body))
 
     def _play(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import orjson
@@ -63,17 +64,33 @@ def script_for(default: Script, request: dict[str, Any]) -> Script:
     return replace(default, **wanted)
 
 
+@lru_cache(maxsize=256)
+def streamed(script: Script, num_tokens: int, prompt_tokens: int, is_chat: bool) -> tuple[Step, ...]:
+    """The steps of a stream, composed once for all requests alike: a stub must not be busy."""
+    return tuple(Composer(script, num_tokens, prompt_tokens, is_chat=is_chat).stream())
+
+
+def num_tokens_of(script: Script, request: dict[str, Any]) -> int:
+    asked = request.get("max_tokens") or request.get("max_completion_tokens") or 16
+    return int(asked) if script.num_tokens is None else script.num_tokens
+
+
+def prompt_tokens_of(request: dict[str, Any]) -> int:
+    """Words of the prompt or of all messages."""
+    if isinstance(prompt := request.get("prompt"), str):
+        return prompt.count(" ") + 1
+    return sum(str(message.get("content")).count(" ") + 1 for message in request.get("messages") or ())
+
+
 class Composer:
     """Writes one answer as steps: (instant, bytes), ascending. Pure."""
 
-    def __init__(self, script: Script, request: dict[str, Any], *, is_chat: bool) -> None:
+    def __init__(self, script: Script, num_tokens: int, prompt_tokens: int, *, is_chat: bool) -> None:
         self._script = script
         self._is_chat = is_chat
-        asked = request.get("max_tokens") or request.get("max_completion_tokens") or 16
-        self._num_tokens: int = int(asked) if script.num_tokens is None else script.num_tokens
+        self._num_tokens = num_tokens
+        self._prompt_tokens = prompt_tokens
         self._repeated: bytes | None = None
-        text = orjson.dumps(request.get("messages") or request.get("prompt") or "").decode()
-        self._prompt_tokens = text.count(" ") + 1
         self._envelope = {"id": "stub-1", "object": "chat.completion.chunk" if is_chat else "text_completion",
                           "created": 1, "model": MODEL}  # fmt: skip
 

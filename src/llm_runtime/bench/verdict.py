@@ -1,8 +1,8 @@
 """Whether a run's figures may be used: pure rules over what was measured.
 
 invalid      completed answers without the server's token counts, and estimates not allowed
-void         the client was late: p99 of schedule lag or of its own loop's lag above 5 ms
 failed       nothing was completed
+void         the client was late: p99 of schedule lag above 5 ms
 interrupted  stopped by the user; what was measured until then stands
 ok           none of these
 """
@@ -23,9 +23,9 @@ MAX_CLIENT_CPU = 0.85
 
 class State(StrEnum):
     OK = "ok"
-    VOID = "void"
     INVALID = "invalid"
     FAILED = "failed"
+    VOID = "void"
     INTERRUPTED = "interrupted"
 
 
@@ -67,11 +67,10 @@ def judge(result: RunResult, health: ClientHealth, tokens: TokenFacts) -> Verdic
     found: list[tuple[State, str]] = []
     if result.num_without_usage and not result.plan.allow_estimates:
         found.append((State.INVALID, "the server did not report usage: tokens are unknown"))
+    if not metrics.completed(metrics.measured(result.records)):
+        found.append((State.FAILED, "no measured request was completed"))
     if _late(health.schedule_lag_p99_s):
         found.append((State.VOID, f"the client was late: schedule lag p99 {_lag(health.schedule_lag_p99_s)}"))
-    measured = metrics.measured(result.records)
-    if not metrics.completed(measured):
-        found.append((State.FAILED, "no measured request was completed"))
     if result.interrupted:
         found.append((State.INTERRUPTED, "stopped by the user"))
     state = found[0][0] if found else State.OK

@@ -1,0 +1,61 @@
+"""Reading the gauges of the servers people run, without reading everything else."""
+
+from __future__ import annotations
+
+from llm_runtime.bench.sampler import read_gauges
+from tests.bench.loads import measure
+
+VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a{b}c"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 5
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 99
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+"""
+LLAMA_CPP = b"""llamacpp:requests_processing 2
+llamacpp:requests_deferred 1
+llamacpp:n_busy_slots_per_decode 1.5
+"""
+DCGM = b"""DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1"} 50
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-2"} 100
+DCGM_FI_DEV_FB_USED{gpu="0"} 10
+DCGM_FI_DEV_FB_USED{gpu="1"} 30 1700000000000
+"""
+OURS = b"""llm_runtime_requests_running{model="m",replica="m-0"} 2
+llm_runtime_requests_running{model="m",replica="m-1"} 1
+llm_runtime_requests_waiting{model="m"} 7
+llm_runtime_gpu_utilization_ratio{gpu="0"} NaN
+"""
+
+
+def test_vllm() -> None:
+    assert read_gauges(VLLM) == {"running": 7.0, "waiting": 5.0, "kv_usage": 0.5}
+
+
+def test_llama_cpp() -> None:
+    assert read_gauges(LLAMA_CPP) == {"running": 2.0, "waiting": 1.0}
+
+
+def test_dcgm() -> None:
+    assert read_gauges(DCGM) == {"gpu_utilization": 0.75, "gpu_memory_bytes": 40 * 1024 * 1024}
+
+
+def test_ours_and_values_that_are_none() -> None:
+    assert read_gauges(OURS) == {"running": 3.0, "waiting": 7.0}
+
+
+def test_anything_else_says_nothing() -> None:
+    assert read_gauges(b'{"request_count": 3}') == {}
+    assert read_gauges(b"vllm:num_requests_running many\n") == {}
+
+
+async def test_a_load_is_sampled_while_it_runs() -> None:
+    measured = await measure(requests=60, sample_interval_s=0.02)
+    samples = measured.summary["samples"]
+    assert len(samples) >= 2
+    assert max(sample["running"] for sample in samples) >= 1
+    instants = [sample["at_s"] for sample in samples]
+    assert instants == sorted(instants)
+    assert instants[-1] <= measured.result.end_s
