@@ -1,0 +1,121 @@
+"""The hub's models on this machine: one folder for each commit, and a note of what in it is complete.
+
+    <folder>/<commit>/ORG/NAME/...    the files, each put there when it was whole and checked
+    <folder>/<commit>/ORG/NAME.json   the note, replaced in one step
+
+A folder's path is given out only once its note says that all of it is there, and nothing in it ever
+changes: another commit is another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from llm_runtime.core.errors import ConfigError
+from llm_runtime.engines.hub.listing import RemoteFile
+from llm_runtime.engines.hub.ref import DEFAULT_REVISION, HubRef
+
+COMMIT_CHARACTERS = 12
+PARTS = ".parts"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is here of one commit of a repository.
+
+    revisions: names that meant this commit when it was pulled. files: checksum by name, None where the
+    hub published none. complete: whether they are all that serving needs. num_bytes: of all files.
+    """
+
+    repo: str
+    commit: str
+    revisions: tuple[str, ...] = ()
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    complete: bool = False
+    num_bytes: int = 0
+    pulled_at: float = 0.0
+
+
+class HubStore:
+    """Owned by whoever looks for a model; several processes may use one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self, ref: HubRef) -> Path | None:
+        """The folder, or the file if the ref names one; the latest pulled where there are several."""
+        for note in self.notes():
+            if note.repo == ref.repo and _means(note, ref.revision):
+                if ref.file is None and note.complete:
+                    return self.files_of(note)
+                if ref.file is not None and ref.file in note.files:
+                    return self.files_of(note) / ref.file
+        return None
+
+    def demand(self, ref: HubRef) -> Path:
+        """As `find`; raises ConfigError that says how to bring it."""
+        path = self.find(ref)
+        if path is None:
+            raise ConfigError(f"{ref} is not on this machine; `llm-runtime models pull {ref}` brings it")
+        return path
+
+    def notes(self) -> list[Note]:
+        """Of everything that is here, the latest first."""
+        return sorted(self._read_notes(), key=lambda note: note.pulled_at, reverse=True)
+
+    def note(self, repo: str, commit: str) -> Note:
+        """An empty one where nothing is here yet."""
+        try:
+            return _read(self._note_path(repo, commit))
+        except (OSError, ValueError, TypeError, KeyError):
+            return Note(repo, commit)
+
+    def write(self, note: Note) -> None:
+        """By a pull that holds the repository's lock."""
+        path = self._note_path(note.repo, note.commit)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(replace(note, pulled_at=time.time())), indent=1), encoding="utf-8")
+        os.replace(new, path)
+
+    def files_of(self, note: Note) -> Path:
+        return self.folder / note.commit[:COMMIT_CHARACTERS] / note.repo
+
+    def parts_of(self, repo: str) -> Path:
+        """Where unfinished files of a repository wait to be continued."""
+        return self.folder / PARTS / repo.replace("/", "--")
+
+    def _note_path(self, repo: str, commit: str) -> Path:
+        return self.folder / commit[:COMMIT_CHARACTERS] / f"{repo}.json"
+
+    def _read_notes(self) -> Iterator[Note]:
+        for path in self.folder.glob(f"{'[0-9a-f]' * COMMIT_CHARACTERS}/*/*.json"):
+            try:
+                yield _read(path)
+            except (OSError, ValueError, TypeError, KeyError):
+                continue  # not ours, or of another version
+
+
+def part_name(file: RemoteFile, commit: str) -> str:
+    """The same for the same content under the same name, whatever commit it belongs to, and never for
+    another: two files of one model may well have the same content."""
+    what = f"{file.checksum or commit}\n{file.name}"
+    return f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.part"
+
+
+def _means(note: Note, revision: str) -> bool:
+    if revision in note.revisions:
+        return True
+    return len(revision) >= 7 and revision != DEFAULT_REVISION and note.commit.startswith(revision)
+
+
+def _read(path: Path) -> Note:
+    raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return Note(**{**raw, "revisions": tuple(raw["revisions"])})
