@@ -112,6 +112,23 @@ def test_an_unknown_model_is_refused_with_those_there_are(tmp_path: Path) -> Non
         assert "builtin:smollm2-135m" in result.stderr
 
 
+def test_a_model_is_converted_by_the_python_that_is_named(tmp_path: Path) -> None:
+    env = {"LLM_RUNTIME_CACHE": str(tmp_path / "cache")}
+    source = tmp_path / "some.gguf"
+    source.write_bytes(GGUF)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nmkdir "$3" && touch "$3/config.json"\n')
+    python.chmod(0o755)
+    result = run("models", "convert", str(source), "--python", str(python), env=env)
+    folder = Path(result.stdout.strip())
+    assert (result.exit_code, folder.parent) == (0, tmp_path / "cache" / "safetensors")
+    assert (folder / "config.json").is_file()
+    assert "Converting some.gguf" in result.stderr
+    result = run("models", "convert", str(source), "--python", str(tmp_path / "none"), env=env)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "engines.vllm.python" in result.stderr
+
+
 def test_doctor_ends_with_0_or_with_1_where_serve_would_not_start() -> None:
     result = run("doctor", "-o", "backend=mock", "-o", "port=0")
     assert result.exit_code == 0

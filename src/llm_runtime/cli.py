@@ -32,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-models = typer.Typer(help="Model files: list, pull, path.", no_args_is_help=True)
+models = typer.Typer(help="Model files: list, pull, path, convert.", no_args_is_help=True)
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")
 
@@ -205,6 +205,23 @@ def path(name: Annotated[str, typer.Argument(help="Model, as listed.")] = BUILTI
         from llm_runtime.commands.models import path as find
 
         typer.echo(find(_store(), name))
+
+
+@models.command()
+def convert(
+    name: Annotated[str, typer.Argument(help="Builtin model or GGUF file.")] = BUILTIN,
+    python: Annotated[
+        str | None, typer.Option(help="Python with torch and transformers.", show_default="vLLM's")
+    ] = None,
+) -> None:
+    """Make a folder of safetensors of a GGUF model, for engines that read those; print its path."""
+    with _told_plainly():
+        from llm_runtime.commands.models import convert as make
+        from llm_runtime.settings import load_settings
+
+        chosen = {"engines.vllm.python": python} if python is not None else {}
+        config = load_settings(chosen, os.environ).engines.vllm
+        typer.echo(make(name, config, os.environ, lambda line: typer.echo(line, err=True)))
 
 
 def _store() -> ModelStore:

