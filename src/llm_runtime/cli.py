@@ -190,12 +190,37 @@ def list_models() -> None:
 
 
 @models.command()
-def pull(name: Annotated[str, typer.Argument(help="Builtin model.")] = BUILTIN) -> None:
-    """Bring a builtin model to this machine, unless it is here; print its path."""
-    with _told_plainly():
-        from llm_runtime.commands.models import pull as fetch
+def pull(
+    name: Annotated[
+        str, typer.Argument(help="Builtin model, or a model of the hub: hf:ORG/NAME[@REVISION][:FILE].")
+    ] = BUILTIN,
+    hf_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the hub.", show_default="HF_ENDPOINT, else the public one", metavar="URL"
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Files fetched at once.")] = 4,
+    retries: Annotated[int, typer.Option(min=0, help="Tries in a row that may bring nothing.")] = 5,
+) -> None:
+    """Bring a model to this machine, unless it is here.
 
-        typer.echo(fetch(_store(), name))
+    Prints the path of a builtin one; of a model of the hub the lines that make `serve` use it, as in
+    eval "$(llm-runtime models pull hf:ORG/NAME)". What was fetched before an interruption is kept.
+    A token in HF_TOKEN is sent to the hub and nowhere else.
+    """
+    try:
+        with _told_plainly():
+            from llm_runtime.commands import models as commands
+
+            if not name.startswith("hf:"):
+                typer.echo(commands.pull(_store(), name))
+                return
+            hub = commands.hub_settings(os.environ, hf_endpoint, workers, retries)
+            for line in commands.pull_from_hub(_store(), name, hub):
+                typer.echo(line)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 @models.command()

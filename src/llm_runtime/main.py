@@ -41,7 +41,13 @@ from llm_runtime.engines.assets import resolve_model
 from llm_runtime.engines.base import Backend
 from llm_runtime.engines.leftovers import remove_leftovers
 from llm_runtime.engines.openai.target import secrets_of
-from llm_runtime.engines.registry import NEEDS_SAFETENSORS, NEEDS_WEIGHTS, BackendSpec, build_backend
+from llm_runtime.engines.registry import (
+    NEEDS_SAFETENSORS,
+    NEEDS_WEIGHTS,
+    BackendSpec,
+    build_backend,
+    weights_python,
+)
 from llm_runtime.engines.weights import resolve_safetensors
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.assets import ModelStore, StoredModel
 from llm_runtime.engines.config import VllmConfig
 from llm_runtime.engines.download_bar import download_bar
+from llm_runtime.engines.hub.pull import DEFAULT_ENDPOINT, Hub
+from llm_runtime.engines.hub.pull import pull as pull_model
+from llm_runtime.engines.hub.ref import HubRef
+from llm_runtime.engines.hub.transfer import Retries
 from llm_runtime.engines.vllm.command import find_python
 from llm_runtime.engines.weights import SafetensorsStore
 
@@ -22,6 +27,33 @@ _SOURCES = {
 def pull(store: ModelStore, ref: str) -> Path:
     with download_bar(f"Fetching {ref}") as report:
         return store.pull(ref, report)
+
+
+def pull_from_hub(store: ModelStore, ref: str, hub: Hub) -> Iterator[str]:
+    """Brings a model of the hub; yields the lines of shell that make the next `serve` use it.
+
+    Raises ConfigError.
+    """
+    hub_ref = HubRef.parse(ref)
+    with download_bar(f"Fetching {ref}") as report:
+        pulled = pull_model(hub_ref, store.hub, hub, report)
+    if pulled.unchecked:
+        yield f"# the hub publishes no checksum for {', '.join(pulled.unchecked)}"
+    is_gguf = pulled.path.suffix == ".gguf"
+    name = pulled.path.stem if is_gguf else hub_ref.repo
+    yield f"export LLM_RUNTIME_BACKEND={'llama.cpp' if is_gguf else 'vllm'}"
+    yield f"export LLM_RUNTIME_MODEL_PATH={shlex.quote(str(pulled.path))}"
+    yield f"export LLM_RUNTIME_MODEL_NAME={shlex.quote(name)}"
+
+
+def hub_settings(environ: Mapping[str, str], endpoint: str | None, workers: int, retries: int) -> Hub:
+    """endpoint: before `HF_ENDPOINT`. The token is `HF_TOKEN`, and never an argument: those are public."""
+    return Hub(
+        endpoint or environ.get("HF_ENDPOINT", "").strip() or DEFAULT_ENDPOINT,
+        environ.get("HF_TOKEN", "").strip() or None,
+        workers,
+        Retries(retries),
+    )
 
 
 def table(store: ModelStore) -> Iterator[str]:

@@ -7,17 +7,20 @@ in a thread. It starts no engine and reads no environment of its own accord.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.config import ModelConfig
+from llm_runtime.engines.file_lock import locked
+from llm_runtime.engines.hub.ref import PREFIX as HUB_PREFIX
+from llm_runtime.engines.hub.ref import HubRef
+from llm_runtime.engines.hub.store import FOLDER as HUB_FOLDER
+from llm_runtime.engines.hub.store import HubStore
 from llm_runtime.engines.package_fetch import Package, Report, fetch_file
 
 BUILTIN_PREFIX = "builtin:"
@@ -70,9 +73,15 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def served_name(config: ModelConfig) -> str:
-    """What clients call the model: the configured name, the builtin's, or the file's stem."""
+    """What clients call the model: the configured name, the builtin's or the hub's, or the file's stem.
+
+    Raises ConfigError for a ref of the hub that is none.
+    """
     if config.name:
         return config.name
+    if config.path.startswith(HUB_PREFIX):
+        ref = HubRef.parse(config.path)
+        return Path(ref.file).stem if ref.file is not None else ref.repo
     return config.path.removeprefix(BUILTIN_PREFIX) if _is_builtin(config.path) else Path(config.path).stem
 
 
@@ -97,17 +106,20 @@ class ModelStore:
         self, environ: Mapping[str, str], builtins: Sequence[Builtin] = BUILTINS, folder: Path | None = None
     ) -> None:
         self.folder = folder or cache_folder(environ)
+        self.hub = HubStore(self.folder / HUB_FOLDER)
         self._environ = environ
         self._builtins = {builtin.name: builtin for builtin in builtins}
 
     def find(self, ref: str) -> Path | None:
         """The file that `ref` means; None for a builtin that would have to be pulled.
 
-        Reads four bytes, not the whole file. Raises ConfigError for an unknown builtin and for a
-        path where no GGUF file is.
+        Reads four bytes, not the whole file. Raises ConfigError for an unknown builtin, for a model of
+        the hub that was not pulled, and for a path where no GGUF file is.
         """
+        if ref.startswith(HUB_PREFIX):
+            return _checked_path(ref, self.hub.demand(HubRef.parse(ref)), self._builtins)
         if not _is_builtin(ref):
-            return _checked_path(ref, self._builtins)
+            return _checked_path(ref, Path(ref).expanduser().absolute(), self._builtins)
         return self._stored(self._builtin(ref)).path
 
     def ensure(self, ref: str, report: Report | None = None) -> Path:
@@ -119,7 +131,7 @@ class ModelStore:
         builtin = self._builtin(ref)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with _locked(self.folder / f".{builtin.name}.lock"):
+            with locked(self.folder / f".{builtin.name}.lock"):
                 if path := self._stored(builtin).path:
                     return path
                 return fetch_file(
@@ -142,7 +154,7 @@ class ModelStore:
             ) from error
 
     def models(self) -> tuple[StoredModel, ...]:
-        """The builtin models, here or not, then what else lies in the cache folder."""
+        """The builtin models, here or not, then those of the hub and what else lies in the cache folder."""
         builtin = [self._stored(builtin) for builtin in self._builtins.values()]
         known = {model.path for model in builtin}
         others = [
@@ -150,7 +162,8 @@ class ModelStore:
             for path in sorted(self.folder.glob("*.gguf"))
             if path not in known and _has_magic(path)
         ]
-        return (*builtin, *others)
+        hub = [StoredModel(one.ref, one.num_bytes, "cache", one.path) for one in self.hub.models()]
+        return (*builtin, *hub, *others)
 
     def mismatch(self, ref: str) -> str | None:
         """What is wrong with a builtin's file, from reading all of it; None where nothing is."""
@@ -182,8 +195,7 @@ def _is_builtin(ref: str) -> bool:
     return ref.startswith(BUILTIN_PREFIX)
 
 
-def _checked_path(ref: str, builtins: Mapping[str, Builtin]) -> Path:
-    path = Path(ref).expanduser().absolute()
+def _checked_path(ref: str, path: Path, builtins: Mapping[str, Builtin]) -> Path:
     problem: str | None = None
     try:
         if path.is_dir():
@@ -224,11 +236,3 @@ def _mismatch(builtin: Builtin, path: Path) -> str | None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     return None if found == builtin.sha256 else f"{path} has the checksum {found}, not {builtin.sha256}"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    # The kernel drops the lock with the process, so a killed pull blocks nobody.
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -96,12 +96,12 @@ def _vllm_inprocess(spec: BackendSpec) -> Backend:
 def _hf(spec: BackendSpec) -> Backend:
     from llm_runtime.engines.hf.backend import HfBackend
 
-    assert spec.model_path is not None
+    assert spec.weights is not None
     return HfBackend(
         spec.config.hf,
         spec.host,
         model=spec.model_name,
-        model_path=spec.model_path,
+        weights=spec.weights,
         model_created=spec.model_created,
     )
 
@@ -129,7 +129,19 @@ _BUILDERS: dict[BackendKind, Callable[[BackendSpec], Backend]] = {
 }
 
 NEEDS_WEIGHTS: frozenset[BackendKind] = frozenset({"llama.cpp"})
-NEEDS_SAFETENSORS: frozenset[BackendKind] = frozenset({"vllm", "vllm-inprocess"})
+NEEDS_SAFETENSORS: frozenset[BackendKind] = frozenset({"vllm", "vllm-inprocess", "hf"})
+
+
+def weights_python(config: EnginesConfig, environ: Mapping[str, str]) -> str | None:
+    """The interpreter of the chosen engine's environment, which can make safetensors of a GGUF model; None
+    where there is none. Raises ConfigError for one that is configured and is no program."""
+    if config.backend == "hf":
+        from llm_runtime.engines.hf.backend import find_python
+
+        return find_python(config.hf, environ)
+    from llm_runtime.engines.vllm.command import find_python as find_vllm_python
+
+    return find_vllm_python(config.vllm, environ)
 
 
 def build_backend(spec: BackendSpec) -> Backend:

@@ -69,8 +69,8 @@ def _folder_of_hub(ref: str, hub_ref: HubRef, models: ModelStore) -> Path:
     if hub_ref.file is None:
         return models.hub.demand(hub_ref)
     raise ConfigError(
-        f"model.path = {ref!r} is one file, and this engine reads folders; name the model without its file, or "
-        f"`llm-runtime models convert {ref}` if it is a GGUF file"
+        f"model.path = {ref!r} is one file, and this engine reads folders; name the model without its "
+        f"file, or `llm-runtime models convert {ref}` if it is a GGUF file"
     )
 
 

@@ -23,7 +23,7 @@ CONFIG = HfConfig(n_threads=1)
 @pytest.fixture(scope="session")
 def weights() -> Path:
     """Made from the embedded model, once per machine."""
-    return SafetensorsStore(os.environ).ensure(BUILTIN_MODEL, find_python(CONFIG, os.environ.get("PATH")))
+    return SafetensorsStore(os.environ).ensure(BUILTIN_MODEL, find_python(CONFIG, os.environ))
 
 
 def make_backend(weights: Path, state_dir: Path, **changes: object) -> HfBackend:
@@ -32,7 +32,7 @@ def make_backend(weights: Path, state_dir: Path, **changes: object) -> HfBackend
         replace(CONFIG, **changes),  # type: ignore[arg-type]
         host,
         model=MODEL,
-        model_path=weights,
+        weights=str(weights),
         model_created=1,
     )
 

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,11 +39,17 @@ class HfBackend(ChildBackend[HfLife]):
     """
 
     def __init__(
-        self, config: HfConfig, host: EngineHost, *, model: str, model_path: Path, model_created: int
+        self, config: HfConfig, host: EngineHost, *, model: str, weights: str, model_created: int
     ) -> None:
+        """weights: a folder. Raises ConfigError for anything else."""
+        if not Path(weights).is_dir():
+            raise ConfigError(
+                f"model.path = {weights!r} is no folder of this machine, and nothing is fetched while "
+                f"serving: `llm-runtime models pull hf:{weights}` brings a model of the hub"
+            )
         self._config = config
         self._host = host
-        self._model_path = model_path
+        self._weights = weights
         info = BackendInfo(
             name=NAME,
             model=model,
@@ -59,7 +66,7 @@ class HfBackend(ChildBackend[HfLife]):
 
     async def _start_life(self) -> HfLife:
         """Starts a process and returns it ready. Leaves nothing behind when it raises."""
-        python = find_python(self._config, self._host.environ.get("PATH"))
+        python = find_python(self._config, self._host.environ)
         scratch = scratch_directory()
         socket_path = scratch / "engine.sock"
         # The other environment sees of ours this package only, not the libraries beside it.
@@ -89,7 +96,7 @@ class HfBackend(ChildBackend[HfLife]):
         config = self._config
         return (
             *("--socket", str(socket_path)),
-            *("--model", str(self._model_path)),
+            *("--model", self._weights),
             *("--name", self.info.model),
             *("--dtype", config.dtype),
             *("--device", config.device),
@@ -97,14 +104,14 @@ class HfBackend(ChildBackend[HfLife]):
         )
 
 
-def find_python(config: HfConfig, search_path: str | None) -> str:
+def find_python(config: HfConfig, environ: Mapping[str, str]) -> str:
     """The interpreter to run: the one configured; ours, if it has Transformers; vLLM's beside ours.
 
     Raises ConfigError if the configured one is no program. Whether the one found has all it needs is
     the engine program's to say.
     """
     if config.python is not None:
-        python = shutil.which(str(Path(config.python).expanduser()), path=search_path)
+        python = shutil.which(str(Path(config.python).expanduser()), path=environ.get("PATH"))
         if python is None:
             raise ConfigError(
                 f"engines.hf.python = {config.python!r} is no program that can be run; name the Python of "

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch  # type: ignore[import-not-found]
-import transformers  # type: ignore[import-not-found]
+import torch
+import transformers
 
 from llm_runtime.core.errors import ConfigError, ContextLengthExceeded, InvalidRequest
 from llm_runtime.engines.hf.answering import Generated, Watch

@@ -23,6 +23,9 @@ from llm_runtime.engines.hub.listing import RemoteFile
 from llm_runtime.engines.hub.ref import DEFAULT_REVISION, HubRef
 
 COMMIT_CHARACTERS = 12
+FOLDER = "hf"
+"""Within the folder of models."""
+
 PARTS = ".parts"
 
 
@@ -41,6 +44,15 @@ class Note:
     complete: bool = False
     num_bytes: int = 0
     pulled_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """ref: as it may be written in `model.path`. path: a folder of safetensors, or the one file."""
+
+    ref: str
+    path: Path
+    num_bytes: int
 
 
 class HubStore:
@@ -65,6 +77,22 @@ class HubStore:
         if path is None:
             raise ConfigError(f"{ref} is not on this machine; `llm-runtime models pull {ref}` brings it")
         return path
+
+    def models(self) -> list[HubModel]:
+        """What can be served of what is here, each under the shortest ref that leads to it."""
+        found: dict[str, HubModel] = {}
+        for note in self.notes():
+            for file in (None,) if note.complete else note.files:
+                refs = [
+                    str(HubRef(note.repo, name, file))
+                    for name in (*note.revisions, note.commit[:COMMIT_CHARACTERS])
+                ]
+                ref = next((ref for ref in refs if ref not in found), None)
+                path = self.files_of(note) / (file or "")
+                if ref is not None and path.exists():
+                    num_bytes = note.num_bytes if file is None else path.stat().st_size
+                    found[ref] = HubModel(ref, path, num_bytes)
+        return list(found.values())
 
     def notes(self) -> list[Note]:
         """Of everything that is here, the latest first."""
