@@ -207,8 +207,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 def test_the_noted_command_holds_no_key_and_no_folder() -> None:
     arguments = [
-        "bench", "run", "http://me:pw@host/v1", "--api-key", "sesame", "--api-key=sesame", "--header", "a: sesame",
-        "--traffic", "name=a,key=sesame,share=2", "-o", "/home/me/r.json",
+        "bench", "run", "http://me:pw@host/v1", "--api-key", "sesame", "--api-key=sesame",
+        "--header", "a: sesame", "--traffic", "name=a,key=sesame,share=2", "-o", "/home/me/r.json",
     ]  # fmt: skip
     noted = public_command(arguments)
     assert "sesame" not in noted

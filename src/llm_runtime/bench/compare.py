@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from llm_runtime.bench import stats
 from llm_runtime.bench.config import Plan
-from llm_runtime.bench.run import Interrupt, Watcher, run
+from llm_runtime.bench.run import Interrupt, Interrupted, Watcher, run
 from llm_runtime.bench.summary import finite, summarise
 from llm_runtime.core.errors import ConfigError
 
@@ -83,7 +83,10 @@ async def compare(
         pair = {"a": replace(plan, seed=seed), "b": replace(other, seed=seed)}
         found: dict[str, dict[str, Any]] = {}
         for name in ("a", "b") if a_first else ("b", "a"):
-            found[name] = summarise(await run(pair[name], watcher, interrupt))
+            try:
+                found[name] = summarise(await run(pair[name], watcher, interrupt))
+            except Interrupted:
+                return done
             if interrupt.requested:
                 return done
         done.append(Round(seed, "a" if a_first else "b", found["a"], found["b"]))

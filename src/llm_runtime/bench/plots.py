@@ -31,22 +31,26 @@ def available() -> bool:
 
 def throughput_against(series: Mapping[str, Sequence[Summary]], figure: str, label: str) -> bytes:
     """One curve per series: output tokens per second and a latency in ms, a point per level."""
+    highest = 0.0
     with _picture() as (axes, png):
         for name, summaries in series.items():
             points = [(s["output_throughput"], s[figure], _level(s)) for s in summaries]
             known = [point for point in points if point[0] is not None and point[1] is not None]
             axes.plot([x for x, _, _ in known], [y for _, y, _ in known], marker="o", label=name)
+            highest = max([highest, *(y for _, y, _ in known)])
             for x, y, level in known:
                 axes.annotate(level, (x, y), textcoords="offset points", xytext=(5, 5), fontsize=8)
         axes.set_xlabel("output tokens per second")
         axes.set_ylabel(f"{label} (ms)")
-        axes.set_ylim(bottom=0)
-        axes.legend()
+        axes.set_ylim(0, 1.12 * highest or 1.0)
+        _legend(axes)
     return png.getvalue()
 
 
 def shares(series: Mapping[str, Sequence[float]], label: str) -> bytes:
     """Cumulative distributions; values in seconds."""
+    from matplotlib.ticker import LogFormatter, StrMethodFormatter
+
     with _picture() as (axes, png):
         for name, values in series.items():
             ordered = [1e3 * value for value in sorted(values)]
@@ -56,44 +60,55 @@ def shares(series: Mapping[str, Sequence[float]], label: str) -> bytes:
             )
         if all(value > 0 for values in series.values() for value in values):
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.8)))
         axes.set_xlabel(f"{label} (ms)")
         axes.set_ylabel("share of samples")
         axes.set_ylim(0, 1)
-        axes.legend()
+        _legend(axes)
     return png.getvalue()
 
 
 def timeline(records: Sequence[RequestRecord], samples: Sequence[Mapping[str, float]]) -> bytes:
     """What was in flight, as the client saw it, and what the server said of itself."""
     with _picture() as (axes, png):
-        levels = _thinned(metrics.in_flight(records))
+        levels = _peaks(metrics.in_flight(records))
         if levels:
-            axes.step(
-                [at for at, _ in levels], [n for _, n in levels], where="post", label="in flight (client)"
-            )
+            instants, counts = zip(*levels, strict=True)
+            axes.step(instants, counts, where="post", alpha=0.6, label="in flight (client)")
         for column, label in (("running", "running (server)"), ("waiting", "waiting (server)")):
             _sampled(axes, samples, column, label)
         axes.set_xlabel("seconds since the load began")
         axes.set_ylabel("requests")
         axes.set_ylim(bottom=0)
-        shown = [*axes.get_legend_handles_labels()]
+        beside = None
         if any(column in sample for sample in samples for column in ("kv_usage", "gpu_utilization")):
-            right = axes.twinx()
-            _sampled(right, samples, "kv_usage", "KV cache", "--")
-            _sampled(right, samples, "gpu_utilization", "GPU", ":")
-            right.set_ylim(0, 1)
-            right.set_ylabel("share in use")
-            shown = [a + b for a, b in zip(shown, right.get_legend_handles_labels(), strict=True)]
-        axes.legend(*shown, loc="upper right")
+            beside = axes.twinx()
+            _sampled(beside, samples, "kv_usage", "KV cache", "k--")
+            _sampled(beside, samples, "gpu_utilization", "GPU", "k:")
+            beside.set_ylim(0, 1)
+            beside.set_ylabel("share in use")
+        _legend(axes, beside)
     return png.getvalue()
 
 
 def _sampled(
-    axes: Axes, samples: Sequence[Mapping[str, float]], column: str, label: str, style: str = "-"
+    axes: Axes, samples: Sequence[Mapping[str, float]], column: str, label: str, style: str = ".-"
 ) -> None:
     points = [(sample["at_s"], sample[column]) for sample in samples if column in sample]
     if points:
-        axes.plot([x for x, _ in points], [y for _, y in points], style, label=label)
+        instants, values = zip(*points, strict=True)
+        axes.plot(instants, values, style, label=label)
+
+
+def _legend(axes: Axes, beside: Axes | None = None) -> None:
+    """Above the picture, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if beside is not None:
+        more_handles, more_labels = beside.get_legend_handles_labels()
+        handles, labels = [*handles, *more_handles], [*labels, *more_labels]
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "frameon": False}
+    axes.legend(handles, labels, ncols=min(5, max(1, len(labels))), fontsize=8, **place)
 
 
 def _level(summary: Summary) -> str:
@@ -105,6 +120,13 @@ def _level(summary: Summary) -> str:
 def _thinned(values: Sequence[Any]) -> Sequence[Any]:
     step = -(-len(values) // MAX_POINTS) if values else 1
     return values if step == 1 else [*values[::step], values[-1]]
+
+
+def _peaks(levels: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The highest of each stretch, so that thinning hides no peak."""
+    step = -(-len(levels) // MAX_POINTS) if levels else 1
+    chunks = (levels[start : start + step] for start in range(0, len(levels), step))
+    return [(chunk[0][0], max(level for _, level in chunk)) for chunk in chunks]
 
 
 @contextmanager

@@ -53,14 +53,14 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.requested = False
-        self._stop: Callable[[], None] | None = None
+        self._stop: Callable[[], object] | None = None
 
     def request(self) -> None:
         self.requested = True
         if self._stop is not None:
             self._stop()
 
-    def reaches(self, stop: Callable[[], None]) -> None:
+    def reaches(self, stop: Callable[[], object]) -> None:
         """From now on this is what is to be stopped."""
         self._stop = stop
         if self.requested:

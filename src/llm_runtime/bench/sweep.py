@@ -13,7 +13,7 @@ from typing import Any
 
 from llm_runtime.bench.config import ClosedLoop, OpenLoop, Plan
 from llm_runtime.bench.launch import launched
-from llm_runtime.bench.run import Interrupt, Watcher, run
+from llm_runtime.bench.run import Interrupt, Interrupted, Watcher, run
 from llm_runtime.bench.summary import summarise
 from llm_runtime.core.errors import ConfigError
 
@@ -86,7 +86,10 @@ async def sweep(
         async with _served(plan, server, settings) as served:
             for repeat in range(repeats):
                 for level in levels.plans(replace(served, seed=plan.seed + repeat)):
-                    summary = summarise(await run(level, watcher, interrupt))
+                    try:
+                        summary = summarise(await run(level, watcher, interrupt))
+                    except Interrupted:
+                        return points
                     points.append(Point(level_of(level), repeat, settings, summary))
                     if interrupt.requested:
                         return points

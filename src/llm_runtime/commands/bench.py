@@ -244,7 +244,8 @@ def run_scenario(
         if state["commit"] is None or state["differs_from_commit"]:
             typer.echo("note: this definition is not committed, so the result cannot name it", err=True)
         result = in_loop(
-            lambda _: framework.measure(chosen, quick=quick, folder=results, command=command_line())
+            lambda _: framework.measure(chosen, quick=quick, folder=results, command=command_line()),
+            keeps=False,
         )
         checked = framework.check(chosen, result, quick=quick)
         typer.echo(f"written: {framework.result_path(chosen, results, quick=quick)}")

@@ -38,13 +38,16 @@ def told_plainly() -> Iterator[None]:
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
 
 
-def in_loop(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
+def in_loop(work: Callable[[Interrupt], Coroutine[Any, Any, T]], *, keeps: bool = True) -> T:
     """Runs the work on a loop with exact timers. The first SIGINT or SIGTERM asks it to stop and
-    keep what it has; the second one ends the process as usual."""
+    keep what it has, or cancels it where it keeps nothing; the second one ends the process as usual.
+
+    Raises Interrupted when the work was cancelled.
+    """
     import asyncio
 
     from llm_runtime.bench import clock
-    from llm_runtime.bench.run import Interrupt
+    from llm_runtime.bench.run import Interrupt, Interrupted
 
     interrupt = Interrupt()
 
@@ -58,8 +61,13 @@ def in_loop(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
 
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop)
+        task = asyncio.current_task()
+        if not keeps and task is not None:
+            interrupt.reaches(task.cancel)
         try:
             return await work(interrupt)
+        except asyncio.CancelledError:
+            raise Interrupted("stopped; nothing was kept") from None
         finally:
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
