@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Protocol
 
 from llm_runtime.core.request import RuntimeRequest
@@ -48,28 +48,23 @@ class DecisionCapacity:
 
     __slots__ = ("_now", "_num_open", "_placed", "_replicas", "_router", "_views")
 
-    def __init__(self, replicas: Iterable[ReplicaSlots], router: Router, now: float) -> None:
-        self._replicas = [replica for replica in replicas if replica.ready and not replica.draining]
+    def __init__(self, replicas: Mapping[str, ReplicaSlots], router: Router, now: float) -> None:
+        self._replicas = replicas
         self._router = router
         self._now = now
         self._placed: dict[str, int] = {}
-        self._num_open = sum(replica.num_free > 0 for replica in self._replicas)
-        self._views: dict[str, ReplicaView] = {}
+        views = [replica.view(0) for replica in replicas.values()]
+        self._views = {view.id: view for view in views if view.ready and not view.draining}
+        self._num_open = sum([view.num_free_slots > 0 for view in self._views.values()])
 
     def place(self, request: RuntimeRequest) -> str | None:
-        if not self._views:
-            self._views = {replica.id: replica.view(0) for replica in self._replicas}
         chosen = self._router.choose(request, list(self._views.values()), self._now)
         if chosen is not None:
-            self._note(chosen, request.num_slots)
+            num_placed = self._placed[chosen] = self._placed.get(chosen, 0) + request.num_slots
+            self._views[chosen] = view = self._replicas[chosen].view(num_placed)
+            if view.num_free_slots <= 0:
+                self._num_open -= 1
         return chosen
-
-    def _note(self, chosen: str, num_slots: int) -> None:
-        num_placed = self._placed[chosen] = self._placed.get(chosen, 0) + num_slots
-        replica = next(replica for replica in self._replicas if replica.id == chosen)
-        self._views[chosen] = view = replica.view(num_placed)
-        if view.num_free_slots <= 0:
-            self._num_open -= 1
 
     @property
     def exhausted(self) -> bool:
@@ -77,6 +72,6 @@ class DecisionCapacity:
 
     @property
     def batch_limit(self) -> int | None:
-        placed = self._placed
-        limits = [r.num_free - placed.get(r.id, 0) for r in self._replicas if r.is_static]
+        replicas = self._replicas
+        limits = [view.num_free_slots for view in self._views.values() if replicas[view.id].is_static]
         return max(limits) if limits else None

@@ -58,7 +58,7 @@ class DecisionCore:
     """
 
     def __init__(self, replicas: Sequence[ReplicaSlots], scheduler: Scheduler, router: Router) -> None:
-        self._replicas = tuple(replicas)
+        self._replicas: dict[str, ReplicaSlots] = {replica.id: replica for replica in replicas}
         self._scheduler = scheduler
         self._router = router
         self._waiting: dict[str, RuntimeRequest] = {}
@@ -74,20 +74,20 @@ class DecisionCore:
     @property
     def num_running(self) -> int:
         """Requests that hold slots, also those whose client has gone."""
-        return sum(replica.num_held for replica in self._replicas)
+        return sum(replica.num_held for replica in self._replicas.values())
 
     @property
     def num_slots(self) -> int:
-        return sum(replica.num_slots for replica in self._replicas if replica.ready)
+        return sum(replica.num_slots for replica in self._replicas.values() if replica.ready)
 
     @property
     def num_free_slots(self) -> int:
-        return sum(max(replica.num_free, 0) for replica in self._replicas if replica.ready)
+        return sum(max(replica.num_free, 0) for replica in self._replicas.values() if replica.ready)
 
     @property
     def max_request_slots(self) -> int:
         """The largest `num_slots` a single request may have: all of its slots lie on one replica."""
-        return max(replica.num_slots for replica in self._replicas)
+        return max(replica.num_slots for replica in self._replicas.values())
 
     def load(self, request: RuntimeRequest) -> Load:
         """The pool as the capacity gate sees it when this request knocks."""

@@ -1,0 +1,308 @@
+"""A pool in virtual time: clients, gates, queue, router and engines, one event after the other.
+
+What the asynchronous shell does with tasks and timers is done here with a heap of instants; what is
+decided is decided by the same `DecisionCore`, fed with the same events in the same order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from llm_runtime.bench.clock import quiet_collector
+from llm_runtime.bench.sim.config import SimConfig, Trouble
+from llm_runtime.bench.sim.feed import Feed
+from llm_runtime.bench.sim.job import Ask, Job, Run
+from llm_runtime.bench.sim.policies import Policies
+from llm_runtime.bench.sim.replica import SimReplica
+from llm_runtime.bench.sim.result import SimResult
+from llm_runtime.core.errors import (
+    BackendCrashed,
+    BackendUnavailable,
+    ClientGone,
+    DeadlineExceeded,
+    LLMRuntimeError,
+)
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.runtime.decision import DecisionCore, may_retry
+
+MODEL = "simulated"
+NO_BODY: Mapping[str, Any] = {}
+
+Handler = Callable[[Any, float], None]
+
+
+class Simulation:
+    """One run; `run` may be called once. seed: of the router's ties, the only chance in here."""
+
+    def __init__(self, config: SimConfig, feed: Feed, policies: Policies, seed: int = 0) -> None:
+        self._config = config
+        self._feed = feed
+        self._replicas = {
+            f"r{number}": SimReplica(f"r{number}", replica, keep_log=config.keep_itls)
+            for number, replica in enumerate(config.replicas)
+        }
+        router = policies.router(Random(f"router:{seed}"))
+        self._core = DecisionCore(tuple(self._replicas.values()), policies.scheduler(), router)
+        self._gates = policies.gates()
+        self._heap: list[tuple[float, int, Handler, Any]] = []
+        self._serial = 0
+        self._wake = -1
+        self._waiting: dict[str, Job] = {}
+        self._running: dict[str, Job] = {}
+        self._jobs: list[Job] = []
+
+    def run(self) -> SimResult:
+        self._schedule_changes()
+        heap, network_s, horizon_s = self._heap, self._config.network_s, self._config.horizon_s
+        arrivals = self._feed.arrivals()
+        ask = next(arrivals, None)
+        now = 0.0
+        while True:
+            if ask is not None and (not heap or ask.at_s + network_s < heap[0][0]):
+                now = ask.at_s + network_s
+                if now > horizon_s:
+                    break
+                self._arrive(ask, now)
+                ask = next(arrivals, None)
+            elif heap and heap[0][0] <= horizon_s:
+                at, _, handler, subject = heapq.heappop(heap)
+                now = max(now, at)
+                handler(subject, now)
+            else:
+                break
+        self._cut_off(horizon_s if horizon_s < float("inf") else now)
+        return SimResult(self._config, self._jobs, tuple(self._replicas.values()), now)
+
+    # ---- instants
+
+    def _at(self, at: float, handler: Handler, subject: Any) -> int:
+        self._serial += 1
+        heapq.heappush(self._heap, (at, self._serial, handler, subject))
+        return self._serial
+
+    def _schedule_changes(self) -> None:
+        for replica, config in zip(self._replicas.values(), self._config.replicas, strict=True):
+            for change in config.changes:
+                self._at(change.at_s, self._change, (replica, change.slowness))
+            for trouble in config.troubles:
+                self._at(trouble.from_s, self._trouble, (replica, trouble, True))
+                self._at(trouble.to_s, self._trouble, (replica, trouble, False))
+
+    def _follow(self, replica: SimReplica) -> None:
+        """Keeps exactly one event for the engine's next instant."""
+        at = replica.engine.next_at
+        if at != replica.event_at:
+            replica.event_at = at
+            if at is not None:
+                self._at(at, self._engine_event, replica)
+
+    # ---- requests
+
+    def _arrive(self, ask: Ask, now: float) -> None:
+        request = RuntimeRequest(
+            id=str(ask.number),
+            model=MODEL,
+            kind=EndpointKind.CHAT,
+            body=NO_BODY,
+            arrived_at=now,
+            created=0,
+            tenant=ask.tenant,
+            priority=ask.priority,
+            limits=ask.limits,
+            stream=True,
+            num_slots=ask.num_slots,
+            num_prompt_tokens=ask.prompt_tokens if ask.estimate is None else ask.estimate,
+            max_tokens=ask.max_tokens,
+        )
+        job = Job(ask, request)
+        self._jobs.append(job)
+        refusal = self._refusal(job, now)
+        if refusal is not None:
+            self._end(job, now, refusal)
+            return
+        job.queued_at = now
+        self._core.add(request, now)
+        self._waiting[request.id] = job
+        if ask.patience_s is not None:
+            self._at(ask.at_s + ask.patience_s, self._lose_patience, job)
+        self._decide(now)
+
+    def _refusal(self, job: Job, now: float) -> LLMRuntimeError | None:
+        """What a gate says against it; None: it may enter, and holds its permit."""
+        controller = self._gates.controller
+        if controller is None:
+            return None
+        try:
+            permit = controller.admit_identity(job.request, now)
+            controller.admit_capacity(permit, job.request, self._core.load(job.request), now)
+        except LLMRuntimeError as error:
+            return error
+        job.permit = permit
+        return None
+
+    def _lose_patience(self, job: Job, now: float) -> None:
+        if job.finished_at is not None or job.first_token_at is not None:
+            return
+        request_id = job.request.id
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is not None:
+            self._core.withdraw(request_id, now)
+        elif job.run is not None:
+            self._cancel(job.run, now)
+        self._end(job, now, ClientGone("The client waits no longer."))
+        self._decide(now)
+
+    def _end(self, job: Job, now: float, error: LLMRuntimeError | None = None) -> None:
+        """The client has its end. The engine may still hold its slots."""
+        job.error = error
+        job.finished_at = now
+        job.run = None
+        permit = job.permit
+        if permit is not None:
+            permit.settle(job.usage() if error is None or job.num_generated else None)
+        if job.queued_at is not None and self._gates.settled is not None:
+            self._gates.settled(job, now, self._core.num_waiting)
+        follower = self._feed.ended(job, now + self._config.network_s)
+        if follower is not None:
+            self._at(follower.at_s + self._config.network_s, self._arrive, follower)
+
+    def _cut_off(self, at: float) -> None:
+        for job in self._jobs:
+            if job.finished_at is None:
+                job.finished_at = at
+                job.error = DeadlineExceeded("The simulation ended before it.", reason="horizon")
+
+    # ---- deciding
+
+    def _decide(self, now: float) -> None:
+        self._wake = -1
+        effects = self._core.decide(now)
+        for request_id, error in effects.evict:
+            self._end(self._waiting.pop(request_id), now, error)
+        for request_id in effects.preempt:
+            self._preempt(request_id, now)
+        for batch in effects.start:
+            self._start(self._replicas[batch.replica], batch.request_ids, now)
+        if effects.wake_at is not None:
+            self._wake = self._at(max(effects.wake_at, now), self._woken, self._serial + 1)
+
+    def _woken(self, number: int | None, now: float) -> None:
+        """number: of the timer, which counts only if it is still the latest; None: in any case."""
+        if number is None or number == self._wake:
+            self._decide(now)
+
+    def _start(self, replica: SimReplica, request_ids: Sequence[str], now: float) -> None:
+        runs = []
+        for request_id in request_ids:
+            job = self._waiting.pop(request_id)
+            run = Run(job)
+            job.run = run
+            job.num_attempts += 1
+            job.dispatched_at = now
+            job.replica = replica.id
+            self._running[request_id] = job
+            runs.append(run)
+        replica.hold(runs)
+        if replica.refuses:
+            for run in runs:
+                replica.refusing.add(run)
+                self._at(now + replica.refusal_delay_s, self._refused, (replica, run))
+        else:
+            replica.engine.start(runs, now)
+            self._follow(replica)
+
+    def _preempt(self, request_id: str, now: float) -> None:
+        """Back to the queue, unless tokens have come: its slots are needed more elsewhere."""
+        job = self._running.get(request_id)
+        if job is None or job.first_token_at is not None or job.run is None:
+            return
+        run = job.run
+        run.given_back = True
+        self._cancel(run, now)
+        job.num_attempts -= 1
+        self._requeue(job, now)
+        self._at(now, self._woken, None)
+
+    def _requeue(self, job: Job, now: float) -> None:
+        assert job.queued_at is not None
+        job.run = job.dispatched_at = None
+        del self._running[job.request.id]
+        self._waiting[job.request.id] = job
+        self._core.requeue(job.request, job.queued_at, now)
+
+    def _cancel(self, run: Run, now: float) -> None:
+        assert run.job.replica is not None
+        replica = self._replicas[run.job.replica]
+        if run not in replica.refusing:
+            replica.engine.cancel(run, now)
+            self._follow(replica)
+
+    # ---- engines
+
+    def _engine_event(self, replica: SimReplica, now: float) -> None:
+        if replica.event_at is None or replica.event_at > now:
+            return  # what it was for has moved
+        replica.event_at = None
+        ended = replica.engine.advance(now)
+        self._follow(replica)
+        if ended:
+            for run in ended:
+                self._free(replica, run, now)
+            self._decide(now)
+            for run in ended:
+                if run.job.run is run:
+                    self._end(run.job, now)
+
+    def _free(self, replica: SimReplica, run: Run, now: float) -> None:
+        """The engine holds nothing of it any more."""
+        replica.release(run)
+        if not run.given_back:
+            job = run.job
+            self._running.pop(job.request.id, None)
+            self._core.finished(job.request.id, job.usage(), now)
+
+    def _change(self, change: tuple[SimReplica, float], now: float) -> None:
+        replica, slowness = change
+        replica.engine.change(slowness, now)
+        self._follow(replica)
+
+    def _trouble(self, trouble: tuple[SimReplica, Trouble, bool], now: float) -> None:
+        replica, what, begins = trouble
+        if what.kind == "refuse":
+            replica.refuses = begins
+            replica.refusal_delay_s = what.delay_s
+            return
+        replica.get_ready(not begins)
+        if begins:
+            self._fail(replica, replica.engine.crash(now), now)
+            self._follow(replica)
+        self._decide(now)
+
+    def _refused(self, refusal: tuple[SimReplica, Run], now: float) -> None:
+        replica, run = refusal
+        replica.refusing.discard(run)
+        self._free(replica, run, now)
+        job = run.job
+        if job.run is run:
+            error = BackendUnavailable("The engine refuses.")
+            if may_retry(error, begun=False, num_attempts=job.num_attempts):
+                self._running[job.request.id] = job
+                self._requeue(job, now)
+            else:
+                self._end(job, now, error)
+        self._decide(now)
+
+    def _fail(self, replica: SimReplica, lost: Iterable[Run], now: float) -> None:
+        for run in lost:
+            self._free(replica, run, now)
+            if run.job.run is run:
+                self._end(run.job, now, BackendCrashed("The engine crashed."))
+
+
+def simulate(config: SimConfig, feed: Feed, policies: Policies, seed: int = 0) -> SimResult:
+    """Runs it once. Nothing in it is cyclic garbage, so the collector only costs and keeps quiet."""
+    with quiet_collector():
+        return Simulation(config, feed, policies, seed).run()
