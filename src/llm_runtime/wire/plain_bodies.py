@@ -15,8 +15,11 @@ from llm_runtime.wire.dialects.base import FAILED
 from llm_runtime.wire.errors import upstream_error
 from llm_runtime.wire.options import RelayOptions
 
-MAX_PARSED_BYTES = 256 * 1024
+MAX_PARSED_BYTES = 64 * 1024
 """Longer lists of numbers are looked over, not parsed: that would stop everybody's tokens."""
+
+ENDS_BYTES = 4096
+"""Where a long list's other members stand, at either end; looked at first."""
 
 _TYPED = (EndpointKind.RESPONSES, EndpointKind.MESSAGES)
 _ESSENTIAL = {EndpointKind.EMBEDDINGS: "data", EndpointKind.RERANK: "results"}
@@ -105,10 +108,17 @@ def _large_embeddings(raw: bytes, options: RelayOptions) -> PlainReply:
     text = raw.strip()
     if not (text.startswith(b"{") and text.endswith(b"}")) or b'"data"' not in text:
         raise BackendProtocolError("The engine's answer has no data.")
-    usage = _USAGE.search(text)
+    usage = _find(_USAGE, b'"usage"', text)
     counts = dialect_for(options.kind).usage({"usage": orjson.loads(usage[1])}) if usage else None
     shown = orjson.dumps(options.model)
-    model = _MODEL.search(raw)
+    model = _find(_MODEL, b'"model"', raw)
     if model is not None and model[1] != shown:
         raw = raw[: model.start(1)] + shown + raw[model.end(1) :]
     return PlainReply(raw, counts, "stop")
+
+
+def _find(pattern: re.Pattern[bytes], name: bytes, raw: bytes) -> re.Match[bytes] | None:
+    at = raw.rfind(name, max(0, len(raw) - ENDS_BYTES))
+    if at < 0:
+        at = raw.find(name)
+    return pattern.match(raw, at) if at >= 0 else None
