@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import structlog
 
 
 @pytest.fixture(autouse=True)
-def logged() -> Iterator[list[object]]:
+def logged() -> Iterator[Sequence[object]]:
     with structlog.testing.capture_logs() as entries:
         yield entries

@@ -20,7 +20,7 @@ from llm_runtime.runtime.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-FATAL_EXIT_S = 5.0
+FATAL_EXIT_S = 4.0
 FATAL_STATUS = 70
 FORCED_EXIT_S = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
