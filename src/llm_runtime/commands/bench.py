@@ -180,7 +180,7 @@ def sweep(
         from llm_runtime.bench.present import sweep_lines
 
         plan, chosen, server = load.plan(target, traffic, limits), levels.levels(), levels.started()
-        chosen.plans(plan)
+        num_points = len(chosen.plans(plan)) * levels.repeats * (len(server.settings()) if server else 1)
         points = in_loop(
             lambda interrupt: sweeping.sweep(
                 plan,
@@ -197,6 +197,8 @@ def sweep(
         for line in sweep_lines(body):
             typer.echo(line)
         typer.echo(f"written: {path}")
+    if len(points) < num_points:
+        raise typer.Exit(130)
     _exit([point.summary for point in points], output)
 
 
