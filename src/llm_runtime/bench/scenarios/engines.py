@@ -1,0 +1,106 @@
+"""One at a time against engines that batch: Hugging Face `generate()`, vLLM, llama.cpp.
+
+The same weights behind the same runtime (vLLM and Transformers get them dequantised), loaded at rising
+concurrency with unique prompts. Transformers is the control: more clients only wait longer there.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_runtime.bench.config import ClosedLoop, Limits, Plan, Target, TrafficClass
+from llm_runtime.bench.launch import launched
+from llm_runtime.bench.lengths import Fixed
+from llm_runtime.bench.run import run
+from llm_runtime.bench.scenario import Bar, Result, Scenario
+from llm_runtime.bench.summary import summarise
+
+INPUT_TOKENS = 24
+OUTPUT_TOKENS = 32
+CONTEXT_TOKENS = 2048
+NUM_SLOTS = 8
+ENGINES: dict[str, dict[str, object]] = {
+    "hf": {},
+    "vllm": {"native_backend_concurrency": NUM_SLOTS, "vllm_max_model_len": CONTEXT_TOKENS},
+    "llama.cpp": {"native_backend_concurrency": NUM_SLOTS, "n_ctx": CONTEXT_TOKENS, "n_threads": 2},
+}
+KEPT = (
+    "output_throughput", "median_ttft_ms", "mean_ttft_ms", "median_e2el_ms", "p90_e2el_ms", "p95_e2el_ms",
+    "max_e2el_ms", "completed", "failed", "duration",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    levels: tuple[int, ...]
+    rounds: int
+    requests_per_client: int
+
+
+FULL = Size((1, 4, 8), 3, 4)
+QUICK = Size((1, 4), 1, 1)
+
+
+async def measure(quick: bool) -> Result:
+    size = QUICK if quick else FULL
+    details: dict[str, Any] = {}
+    for engine, settings in ENGINES.items():
+        async with launched(_command(engine, settings), {}) as url:
+            for level in size.levels:
+                for number in range(size.rounds):
+                    summary = await _load(url, level, size.requests_per_client, number)
+                    details.setdefault(engine, {}).setdefault(str(level), []).append(summary)
+    figures: dict[str, float | None] = {}
+    for engine, levels in details.items():
+        for level, rounds in levels.items():
+            middle = sorted(rounds, key=lambda found: found["output_throughput"])[len(rounds) // 2]
+            figures[f"{engine}_tokens_per_s_at_{level}"] = middle["output_throughput"]
+            figures[f"{engine}_median_ttft_ms_at_{level}"] = middle["median_ttft_ms"]
+    highest = size.levels[-1]
+    control = figures[f"hf_tokens_per_s_at_{highest}"] or 0.0
+    for engine in ("vllm", "llama.cpp"):
+        rate = figures[f"{engine}_tokens_per_s_at_{highest}"] or 0.0
+        figures[f"{engine}_over_hf_at_{highest}"] = rate / control if control else None
+    figures["failed"] = sum(
+        found["failed"] for levels in details.values() for rounds in levels.values() for found in rounds
+    )
+    return Result(figures, details)
+
+
+def _command(engine: str, settings: dict[str, object]) -> str:
+    program = Path(sys.executable).with_name("llm-runtime")
+    options = " ".join(f"-o {name}={value}" for name, value in settings.items())
+    return f"{shlex.quote(str(program))} serve --port {{port}} --backend {engine} {options}"
+
+
+async def _load(url: str, level: int, requests_per_client: int, seed: int) -> dict[str, Any]:
+    traffic = TrafficClass(input_tokens=Fixed(INPUT_TOKENS), output_tokens=Fixed(OUTPUT_TOKENS))
+    plan = Plan(
+        Target(url, ignore_eos=True),
+        ClosedLoop(level),
+        (traffic,),
+        Limits(requests=level * requests_per_client),
+        seed=seed,
+    )
+    summary = summarise(await run(plan))
+    return {key: summary.get(key) for key in KEPT}
+
+
+SCENARIO = Scenario(
+    name="engines",
+    question="What do engines that batch give over Transformers' generate(), one request at a time, on the "
+    "same weights at 1, 4 and 8 clients?",
+    workload={
+        "engines": ENGINES,
+        "full": FULL,
+        "quick": QUICK,
+        "input_tokens": INPUT_TOKENS,
+        "output_tokens": OUTPUT_TOKENS,
+    },
+    bars=(Bar("failed", "<=", 0.0),),
+    run=measure,
+)
