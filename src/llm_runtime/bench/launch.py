@@ -16,7 +16,7 @@ from llm_runtime.bench.client import LoadClient
 from llm_runtime.bench.config import Target
 from llm_runtime.core.errors import BackendError, BackendUnavailable, ConfigError
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 900.0  # vLLM on a CPU takes minutes
 STOP_GRACE_S = 15.0
 LOOK_EVERY_S = 0.2
 TAIL_BYTES = 2000
@@ -38,10 +38,13 @@ def filled(template: str, values: Mapping[str, object]) -> list[str]:
 
 
 @asynccontextmanager
-async def launched(template: str, values: Mapping[str, object]) -> AsyncIterator[str]:
-    """The URL of a server that lists a model; `{port}` of the template is a free port of loopback.
+async def launched(
+    template: str, values: Mapping[str, object], ready: str = "/v1/models"
+) -> AsyncIterator[str]:
+    """The URL of a server that answers `ready` with 200; `{port}` of the template is a free port of
+    loopback.
 
-    Raises BackendError with the end of its output when it ends or does not get ready in 300 s. At
+    Raises BackendError with the end of its output when it ends or does not get ready in time. At
     the end of the block it and all it started in its process group are gone.
     """
     port = free_port()
@@ -56,7 +59,7 @@ async def launched(template: str, values: Mapping[str, object]) -> AsyncIterator
             raise ConfigError(f"{words[0]} cannot be started: {error.strerror}") from error
         try:
             try:
-                await _ready(process, url)
+                await _ready(process, url, ready)
             except (BackendError, TimeoutError) as error:
                 output.seek(max(0, os.fstat(output.fileno()).st_size - TAIL_BYTES))
                 said = output.read().decode("utf-8", "replace").strip()
@@ -66,14 +69,14 @@ async def launched(template: str, values: Mapping[str, object]) -> AsyncIterator
             await _end(process)
 
 
-async def _ready(process: asyncio.subprocess.Process, url: str) -> None:
+async def _ready(process: asyncio.subprocess.Process, url: str, path: str) -> None:
     async with asyncio.timeout(START_TIMEOUT_S):
         while True:
             if process.returncode is not None:
                 raise BackendError(f"it ended with {process.returncode}")
             with suppress(BackendUnavailable):
                 async with LoadClient(Target(url)) as client:
-                    if await client.fetch("/v1/models") is not None:
+                    if await client.fetch(path) is not None:
                         return
             await asyncio.sleep(LOOK_EVERY_S)  # servers have no event to wait for
 

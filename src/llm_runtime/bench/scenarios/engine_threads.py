@@ -48,7 +48,7 @@ async def measure(quick: bool) -> Result:
     for _ in range(size.rounds):
         for name, threads in candidates.items():
             command = llama_cpp_command(num_threads=threads, num_slots=8, context_tokens=2048, num_batch=16)
-            async with launched(command, {}) as url:
+            async with launched(command, {}, "/health") as url:
                 summary = await _load(url, size)
                 rates.setdefault(f"{name}_quiet", []).append(summary["output_throughput"])
                 async with _busy_core():

@@ -49,7 +49,7 @@ async def measure(quick: bool) -> Result:
     size = QUICK if quick else FULL
     details: dict[str, Any] = {}
     for engine, settings in ENGINES.items():
-        async with launched(_command(engine, settings), {}) as url:
+        async with launched(_command(engine, settings), {}, "/health/ready") as url:
             for level in size.levels:
                 for number in range(size.rounds):
                     summary = await _load(url, level, size.requests_per_client, number)

@@ -56,8 +56,8 @@ async def measure(quick: bool) -> Result:
     rounds: list[dict[str, Any]] = []
     for threads in size.threads:
         async with (
-            launched(_direct(threads), {}) as direct,
-            launched(_runtime_command(threads), {}) as runtime,
+            launched(_direct(threads), {}, "/health") as direct,
+            launched(_runtime_command(threads), {}, "/health/ready") as runtime,
         ):
             for number in range(size.rounds):
                 for level in size.levels:
