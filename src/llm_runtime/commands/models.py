@@ -12,6 +12,7 @@ from llm_runtime.engines.config import VllmConfig
 from llm_runtime.engines.download_bar import download_bar
 from llm_runtime.engines.hub.pull import DEFAULT_ENDPOINT, Hub
 from llm_runtime.engines.hub.pull import pull as pull_model
+from llm_runtime.engines.hub.ref import PREFIX as HUB_PREFIX
 from llm_runtime.engines.hub.ref import HubRef
 from llm_runtime.engines.hub.transfer import Retries
 from llm_runtime.engines.vllm.command import find_python
@@ -68,6 +69,8 @@ def path(store: ModelStore, name: str) -> Path:
 
     Raises ConfigError where there is none.
     """
+    if name.startswith(HUB_PREFIX):
+        return store.hub.demand(HubRef.parse(name))
     for model in store.models():
         if name in _names(model):
             if model.path is None:

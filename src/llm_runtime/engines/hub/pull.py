@@ -119,7 +119,6 @@ class _Pull:
         os.replace(part, target)
 
     def _settle(self, note: Note, files: tuple[RemoteFile, ...]) -> None:
-        folder = self._store.files_of(note)
         here = {**note.files, **{file.name: file.checksum for file in files}}
         self._store.write(
             replace(
@@ -127,7 +126,6 @@ class _Pull:
                 revisions=tuple(dict.fromkeys((*note.revisions, self._ref.revision))),
                 files=here,
                 complete=note.complete or self._ref.file is None,
-                num_bytes=sum((folder / name).stat().st_size for name in here),
             )
         )
 

@@ -13,8 +13,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class Note:
     """What is here of one commit of a repository.
 
     revisions: names that meant this commit when it was pulled. files: checksum by name, None where the
-    hub published none. complete: whether they are all that serving needs. num_bytes: of all files.
+    hub published none. complete: whether all that serving needs is among them.
     """
 
     repo: str
@@ -42,7 +42,6 @@ class Note:
     revisions: tuple[str, ...] = ()
     files: Mapping[str, str | None] = field(default_factory=dict)
     complete: bool = False
-    num_bytes: int = 0
     pulled_at: float = 0.0
 
 
@@ -82,16 +81,15 @@ class HubStore:
         """What can be served of what is here, each under the shortest ref that leads to it."""
         found: dict[str, HubModel] = {}
         for note in self.notes():
-            for file in (None,) if note.complete else note.files:
-                refs = [
-                    str(HubRef(note.repo, name, file))
-                    for name in (*note.revisions, note.commit[:COMMIT_CHARACTERS])
-                ]
+            singles = [name for name in note.files if name.endswith(".gguf")]
+            others = [name for name in note.files if not name.endswith(".gguf")]
+            folder = self.files_of(note)
+            for file in [None, *singles] if note.complete else singles:
+                refs = [str(HubRef(note.repo, name, file)) for name in (*note.revisions, folder.parts[-3])]
                 ref = next((ref for ref in refs if ref not in found), None)
-                path = self.files_of(note) / (file or "")
-                if ref is not None and path.exists():
-                    num_bytes = note.num_bytes if file is None else path.stat().st_size
-                    found[ref] = HubModel(ref, path, num_bytes)
+                num_bytes = _total_size(folder / name for name in ([file] if file else others))
+                if ref is not None and num_bytes is not None:
+                    found[ref] = HubModel(ref, folder / (file or ""), num_bytes)
         return list(found.values())
 
     def notes(self) -> list[Note]:
@@ -138,6 +136,14 @@ def part_name(file: RemoteFile, commit: str) -> str:
     return f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.part"
 
 
+def _total_size(paths: Iterable[Path]) -> int | None:
+    """None if one of them is gone."""
+    try:
+        return sum(path.stat().st_size for path in paths)
+    except OSError:
+        return None
+
+
 def _means(note: Note, revision: str) -> bool:
     if revision in note.revisions:
         return True
@@ -145,5 +151,7 @@ def _means(note: Note, revision: str) -> bool:
 
 
 def _read(path: Path) -> Note:
+    """Raises OSError, ValueError, TypeError or KeyError for what is no note."""
     raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return Note(**{**raw, "revisions": tuple(raw["revisions"])})
+    known = {one.name: raw[one.name] for one in fields(Note) if one.name in raw}
+    return Note(**{**known, "revisions": tuple(raw["revisions"])})
