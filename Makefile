@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 ARGS ?=
+PEERS ?=
 UV ?= $(shell command -v uv || echo .venv/bin/uv)
 
 VENV := .venv
@@ -16,10 +17,10 @@ DEV := $(VENV)/.dev-$(KEY)
 VLLM_VENV := .venv-vllm
 VLLM_ENV := $(VLLM_VENV)/.made-$(shell cat requirements/engines/vllm.txt scripts/vllm_env.sh | cksum | tr -d ' ')
 
-.PHONY: help setup setup-dev serve test test-engines check fix docs pins vllm-env clean
+.PHONY: help setup setup-dev serve test test-engines bench-peers bench-overhead check fix docs pins vllm-env clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(RUNTIME) ## Make .venv with what serving needs, the model included
 setup-dev: $(DEV) ## The same, with the development tools
@@ -33,12 +34,18 @@ test: $(DEV) ## Run the tests (ARGS="tests/scheduling -k fair")
 test-engines: $(DEV) vllm-env ## Run the tests of engines that take minutes to start, each on its real engine
 	@exec $(BIN)/pytest -m "vllm or hf" $(ARGS)
 
+bench-peers: ## Make .venv-peers/*, the gateways that ours is compared with (PEERS="baseline smg")
+	@PYTHON=$(PYTHON) scripts/bench_peers.sh $(PEERS)
+
+bench-overhead: $(DEV) ## What a gateway costs, ours and others' (ARGS="--quick --check"); Linux
+	@exec $(BIN)/python benchmarks/gateway_overhead.py $(ARGS)
+
 check: $(DEV) ## Lint, format, types, layers, module size, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/check_module_size.py src tests scripts
+	$(BIN)/python scripts/check_module_size.py src tests scripts benchmarks
 	$(BIN)/python scripts/config_docs.py --check
 
 fix: $(DEV) ## Repair what can be repaired mechanically
@@ -56,7 +63,7 @@ vllm-env: $(VLLM_ENV) ## Make .venv-vllm: vLLM on the CPU (2 GB), as its tests a
 
 clean: ## Remove the environments and every cache
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
-	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNTIME):
 	@PYTHON=$(PYTHON) scripts/setup.sh runtime
