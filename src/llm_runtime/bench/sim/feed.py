@@ -20,6 +20,8 @@ from llm_runtime.core.request import DEFAULT_PRIORITY
 
 SESSION_BLOCKS = 1 << 24
 PREFIX_BLOCKS = 1 << 60
+PAUSE_AFTER_FAILURE_S = 0.001
+"""Of a closed loop: nothing is refused in no time, and virtual time must go on."""
 
 
 class Feed(Protocol):
@@ -93,7 +95,9 @@ class PlanFeed:
             if not self._past(due_s):
                 return self._ask(session, next_turn, due_s)
         del self._sessions[session.number]
-        return self._next_session(now) if isinstance(self._plan.load, ClosedLoop) else None
+        if not isinstance(self._plan.load, ClosedLoop):
+            return None
+        return self._next_session(now if job.error is None else now + PAUSE_AFTER_FAILURE_S)
 
     def _next_session(self, at_s: float) -> Ask | None:
         if self._past(at_s):

@@ -1,0 +1,206 @@
+"""The simulator against what it simulates: the same load through the real runtime and the mock engine, on a
+loop whose time is virtual, must end at the same instants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+
+from llm_runtime.admission.base import AdmissionPolicy
+from llm_runtime.admission.controller import AdmissionController
+from llm_runtime.admission.policies import QueueCap
+from llm_runtime.bench.sim.config import ReplicaConfig, SimConfig, StaticModel
+from llm_runtime.bench.sim.curve import constant
+from llm_runtime.bench.sim.feed import OpenFeed
+from llm_runtime.bench.sim.job import Ask
+from llm_runtime.bench.sim.policies import Gates, Policies, queue_cap, scheduled
+from llm_runtime.bench.sim.simulation import simulate
+from llm_runtime.core.errors import LLMRuntimeError
+from llm_runtime.core.events import NullEvents
+from llm_runtime.core.outcome import RequestRecord
+from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
+from llm_runtime.engines.config import MockConfig
+from llm_runtime.engines.mock import MockBackend
+from llm_runtime.routing.policies.least_load import LeastLoad
+from llm_runtime.routing.router import Router
+from llm_runtime.runtime.config import LimitsConfig
+from llm_runtime.runtime.dispatcher import Dispatcher
+from llm_runtime.runtime.handles import StreamingHandle
+from llm_runtime.runtime.replica import Replica
+from llm_runtime.runtime.runtime import Pool, Runtime
+from llm_runtime.scheduling.config import SchedulingConfig
+from llm_runtime.scheduling.presets import build_scheduler
+from tests.engines.virtual_time import LoopClock, run_virtual
+
+SLOTS = 4
+ENGINE = StaticModel(num_slots=SLOTS, step_s=constant(0.010), prefill_s=0.025)
+QUEUE_S = 1.5
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Instants since the load's start, None where they never came; reason: of a failure."""
+
+    dispatched_at: float | None
+    first_token_at: float | None
+    finished_at: float | None
+    reason: str | None
+
+
+def make_asks(seed: int, num_requests: int, rate: float) -> list[Ask]:
+    source = random.Random(seed)
+    at, asks = 0.0, []
+    for number in range(num_requests):
+        at += source.expovariate(rate)
+        output = source.randint(1, 20)
+        limits = TimeLimits(queue_s=QUEUE_S, request_s=None, idle_s=None)
+        priority = source.choice([2, 5, 8])
+        asks.append(Ask(number, at, 10, output, output, priority=priority, limits=limits))
+    return asks
+
+
+def really(
+    asks: list[Ask], config: SchedulingConfig, *, num_replicas: int, max_queue_size: int | None
+) -> dict[int, Seen]:
+    cap = QueueCap(max_queue_size) if max_queue_size is not None else None
+    capacity: list[AdmissionPolicy] = [cap] if cap is not None else []
+
+    async def scenario() -> dict[int, Seen]:
+        clock = LoopClock()
+        backends = [
+            MockBackend(MockConfig(25.0, 10.0), model="m", num_slots=SLOTS, model_created=0, clock=clock)
+            for _ in range(num_replicas)
+        ]
+        dispatcher = Dispatcher(
+            [Replica(f"r{number}", backend) for number, backend in enumerate(backends)],
+            build_scheduler(config),
+            Router(LeastLoad(), random.Random("router:0")),
+            events=NullEvents(),
+            clock=clock,
+            cancel_timeout_s=10.0,
+        )
+        runtime = Runtime(
+            [Pool("m", frozenset({EndpointKind.CHAT}), dispatcher)],
+            AdmissionController((), capacity),
+            events=NullEvents(),
+            clock=clock,
+            limits=LimitsConfig(),
+        )
+        records: dict[str, RequestRecord] = {}
+
+        def settled(record: RequestRecord) -> None:
+            records[record.request.id] = record
+            if cap is not None:
+                cap.observe_finished("m", clock.now(), dispatcher.num_waiting)
+
+        runtime.on_settled = settled
+        await runtime.start()
+        await asyncio.sleep(0)
+        began_at = clock.now()
+        seen: dict[int, Seen] = {}
+
+        async def play(ask: Ask) -> None:
+            await asyncio.sleep(ask.at_s)
+            request = _request(ask, clock.now())
+            try:
+                handle = runtime.submit(request, runtime.admit(request))
+                assert isinstance(handle, StreamingHandle)
+                async with handle:
+                    while handle.finished is None:
+                        await handle.pull()
+            except LLMRuntimeError as error:
+                record = records.get(request.id)
+                ended_at = record.timeline.finished_at if record else clock.now()
+                seen[ask.number] = _seen(None, None, ended_at, error.reason, began_at)
+                return
+            timeline = records[request.id].timeline
+            seen[ask.number] = _seen(
+                timeline.dispatched_at, timeline.first_token_at, timeline.finished_at, None, began_at
+            )
+
+        async with asyncio.TaskGroup() as group:
+            for ask in asks:
+                group.create_task(play(ask))
+        await runtime.aclose()
+        return seen
+
+    return run_virtual(scenario())
+
+
+def _request(ask: Ask, now: float) -> RuntimeRequest:
+    return RuntimeRequest(
+        id=str(ask.number),
+        model="m",
+        kind=EndpointKind.CHAT,
+        body={"messages": [{"role": "user", "content": "x"}], "ignore_eos": True},
+        arrived_at=now,
+        created=0,
+        stream=True,
+        priority=ask.priority,
+        limits=ask.limits,
+        num_prompt_tokens=ask.prompt_tokens,
+        max_tokens=ask.max_tokens,
+    )
+
+
+def _seen(
+    dispatched: float | None, first: float | None, ended: float | None, reason: str | None, origin: float
+) -> Seen:
+    def since(at: float | None) -> float | None:
+        return None if at is None else at - origin
+
+    return Seen(since(dispatched), since(first), since(ended), reason)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("config", "num_replicas", "max_queue_size", "rate"),
+    [
+        (SchedulingConfig(max_batch_size=SLOTS), 1, None, 15.0),
+        (SchedulingConfig(max_batch_size=SLOTS), 1, None, 40.0),
+        (SchedulingConfig(enable_batching=False), 1, 3, 10.0),
+        (SchedulingConfig(policy="priority", max_batch_size=2), 1, 10, 30.0),
+        (
+            SchedulingConfig(policy="priority", priority_aging_boost_interval_s=0.2, max_batch_size=SLOTS),
+            2, 20, 80.0,
+        ),
+    ],
+)  # fmt: skip
+def test_the_simulation_ends_every_request_when_the_runtime_does(
+    config: SchedulingConfig, num_replicas: int, max_queue_size: int | None, rate: float, seed: int
+) -> None:
+    asks = make_asks(seed, 150, rate)
+    gates = Gates if max_queue_size is None else lambda: queue_cap(max_queue_size)
+    policies = Policies(scheduled(config).scheduler, gates=gates)
+    simulated = simulate(SimConfig((ReplicaConfig(ENGINE),) * num_replicas), OpenFeed(asks), policies)
+    real = really(asks, config, num_replicas=num_replicas, max_queue_size=max_queue_size)
+    assert len(real) == len(asks)
+    reasons = set()
+    for job in simulated.jobs:
+        expected = real[job.ask.number]
+        reason = None if job.error is None else job.error.reason
+        assert reason == expected.reason
+        assert job.finished_at == pytest.approx(expected.finished_at, abs=1e-6)
+        if reason is None:
+            assert job.dispatched_at == pytest.approx(expected.dispatched_at, abs=1e-6)
+            assert job.first_token_at == pytest.approx(expected.first_token_at, abs=1e-6)
+        reasons.add(reason)
+    assert None in reasons
+    if rate > 15 or max_queue_size is not None:
+        assert len(reasons) > 1, "the load was too light to try refusals and evictions"
+
+
+def test_instants_are_those_of_the_load() -> None:
+    """Guards the guard: a load of which nothing waits would compare little."""
+    asks = make_asks(0, 150, 40.0)
+    result = simulate(
+        SimConfig((ReplicaConfig(ENGINE),)), OpenFeed(asks), scheduled(SchedulingConfig(max_batch_size=SLOTS))
+    )
+    waits = [job.queue_wait_s for job in result.jobs if job.queue_wait_s is not None]
+    assert max(waits) > 0.5
+    assert all(later.ask.at_s >= earlier.ask.at_s for earlier, later in pairwise(result.jobs))
