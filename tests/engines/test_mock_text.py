@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_runtime.engines.mock_text import WORDS, Answer, StopFilter, natural_length
+from llm_runtime.engines.mock_text import WORDS, Answer, natural_length
+from llm_runtime.engines.stop_filter import StopFilter
 
 
 def generate(answer: Answer) -> list[str]:
