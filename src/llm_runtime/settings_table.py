@@ -116,6 +116,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "a cancelled prefill stops soon."
         ),
         "engines.llama_cpp.cache_ram_mib": Row("The engine's prompt cache in host memory, in MiB."),
+        "engines.llama_cpp.embeddings": Row(
+            "Serves embeddings too, of the last token, from the same engine and slots. A `server_binary` of "
+            "before 2026 may then refuse to chat."
+        ),
         "engines.vllm.command": Row(
             "Program (with first arguments) that starts a vLLM server, instead of vLLM's own entry point.",
             "VLLM_COMMAND",

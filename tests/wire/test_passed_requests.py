@@ -96,6 +96,12 @@ WRONG: list[tuple[Parse, dict[str, Any], str]] = [
     (parse_rerank, {"query": ""}, "query"),
     (parse_rerank, {"top_n": 0}, "top_n"),
     (parse_tokenize, {"messages": HELLO}, "messages"),
+    (parse_tokenize, {"prompt": None, "messages": [{"role": "boss", "content": "x"}]}, "messages[0].role"),
+    (
+        parse_tokenize,
+        {"prompt": None, "messages": [{"role": "user", "content": [7]}]},
+        "messages[0].content[0]",
+    ),
 ]
 
 

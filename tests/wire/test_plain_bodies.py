@@ -42,7 +42,7 @@ def shape(kind: EndpointKind, body: Any, model: str = "m") -> PlainReply:
 GOOD = [
     (EndpointKind.EMBEDDINGS, EMBEDDINGS, Usage(5)),
     (EndpointKind.RERANK, RERANK, Usage(9)),
-    (EndpointKind.TOKENIZE, TOKENS, None),
+    (EndpointKind.TOKENIZE, TOKENS, Usage()),
     (EndpointKind.MESSAGES, MESSAGE, Usage(8, 3, 2)),
     (EndpointKind.RESPONSES, response("completed", usage=RESPONSE_USAGE), Usage(11, 3, 4)),
 ]

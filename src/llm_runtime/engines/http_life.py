@@ -11,6 +11,7 @@ from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendCrashed, BackendError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.engines.base import Work
+from llm_runtime.engines.child_backend import OpenStream
 from llm_runtime.engines.http_stream import EngineCall, HttpStream
 from llm_runtime.engines.process import EngineProcess, ExitReport
 from llm_runtime.engines.upstream.client import Upstream
@@ -88,19 +89,19 @@ class HttpLife(Generic[H]):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._gone()
+            self.gone()
             await self.upstream.aclose()
 
     async def stop(self, grace_s: float | None = None) -> ExitReport:
         report = await self.process.stop(grace_s)
-        self._gone()
+        self.gone()
         await self.upstream.aclose()
         return report
 
     def kill(self) -> None:
         self.process.kill()
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
         """No process, no slots; also of those whose task is busy elsewhere and has not noticed."""
         self._cancellations.engine_gone()
         for stream in tuple(self._handles):
@@ -120,7 +121,7 @@ class HttpLife(Generic[H]):
 
     # ---- streams
 
-    def open(self, work: Work) -> HttpStream:
+    def open(self, work: Work) -> OpenStream:
         call, handle = self.prepare(work)
         stream = HttpStream(self.upstream, call, work.lease, self)
         self._handles[stream] = handle

@@ -37,6 +37,9 @@ log = structlog.get_logger(__name__)
 
 RETRY_WHILE_DRAINING_S = 5.0
 
+CONVERSATIONS = frozenset({EndpointKind.CHAT, EndpointKind.TOKENIZE})
+"""Endpoints whose `messages` are OpenAI's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -217,8 +220,8 @@ class Runtime:
                 param=_multiplier(request.body),
                 reason="too_many_sequences",
             )
-        if request.kind is EndpointKind.CHAT and pool.info.content_parts is not None:
-            refuse_parts(request.body["messages"], pool.info.content_parts)
+        if request.kind in CONVERSATIONS and pool.info.content_parts is not None:
+            refuse_parts(request.body.get("messages", ()), pool.info.content_parts)
         for replica in pool.dispatcher.replicas.values():
             replica.backend.check(request)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_runtime.core.errors import InvalidRequest
-from llm_runtime.wire.messages import utf8_length
+from llm_runtime.wire.messages import read_messages, utf8_length
 from llm_runtime.wire.requests import TIER_PRIORITY, ParsedRequest
 from llm_runtime.wire.schemas.common import SharedFields
 from llm_runtime.wire.schemas.embeddings import EmbeddingsRequest
@@ -86,7 +86,10 @@ def parse_tokenize(body: dict[str, Any]) -> ParsedRequest:
         raise InvalidRequest(
             "'prompt' and 'messages' exclude each other.", param="messages", reason="invalid_value"
         )
-    return _read(request, present, text_bytes(request.prompt or present.get("messages")), GENERATES_NOTHING)
+    if request.prompt is None:
+        present["messages"] = read_messages(present["messages"], None).messages
+    prompt_bytes = text_bytes(request.prompt if request.prompt is not None else present["messages"])
+    return _read(request, present, prompt_bytes, GENERATES_NOTHING)
 
 
 def text_bytes(content: Any) -> int:

@@ -51,7 +51,10 @@ def test_our_host_understands_its_command() -> None:
         "gpu_layers": 7,
         "cache_ram_mib": 64,
         "poll": 5,
+        "embeddings": False,
     }
+    embedding = launch(socket_path=Path("/run/e.sock"), embeddings=True).command()
+    assert host.arguments(list(embedding[4:])).embeddings
 
 
 def test_external_server_is_told_the_same() -> None:

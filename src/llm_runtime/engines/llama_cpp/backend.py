@@ -18,7 +18,7 @@ from llm_runtime.engines.upstream.address import Address
 from llm_runtime.engines.upstream.client import Upstream
 
 NAME = "llama.cpp"
-ENDPOINTS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
+ENDPOINTS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS, EndpointKind.TOKENIZE})
 MIN_BATCH = 16
 """Tokens of prompt worked on between two looks at cancellations: larger is a little faster, and
 cancels later (docs/configuration.md has the measurement)."""
@@ -47,7 +47,7 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
             batching=Batching.CONTINUOUS,
             num_slots=num_slots,
             context_tokens=config.n_ctx,
-            endpoints=ENDPOINTS,
+            endpoints=ENDPOINTS | {EndpointKind.EMBEDDINGS} if config.embeddings else ENDPOINTS,
             model_created=model_created,
         )
         super().__init__(info, host.supervision, self._start_life)
@@ -75,7 +75,7 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
             on_line=log_engine_line(NAME),
         )
         upstream = Upstream(Address(unix_path=str(socket_path)), {"authorization": f"Bearer {key}"})
-        life = EngineLife(process, upstream, host.clock)
+        life = EngineLife(process, upstream, host.clock, self._config.n_ctx)
         try:
             await life.become_ready(host.supervision.start_timeout_s)
         except BaseException:
@@ -97,4 +97,5 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
             num_gpu_layers=config.n_gpu_layers,
             cache_ram_mib=config.cache_ram_mib,
             server_binary=config.server_binary,
+            embeddings=config.embeddings,
         )

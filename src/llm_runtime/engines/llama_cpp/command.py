@@ -21,6 +21,7 @@ class LaunchParameters:
 
     num_batch: tokens of prompt per step, at least num_slots. cache_ram_mib: the engine's cache of
     prompts in host memory. poll: 0 to 100, how long its threads spin for work before they sleep.
+    embeddings: also serve embeddings, of the last token, which works for any length of text.
     socket_path: a Unix socket ending in .sock; without it the engine listens on host and port (for
     our host 0 means any). server_binary: an external `llama-server` of 2026 or newer.
     """
@@ -37,6 +38,7 @@ class LaunchParameters:
     num_gpu_layers: int = 0
     cache_ram_mib: int = 256
     poll: int = 0
+    embeddings: bool = False
     server_binary: str | None = None
 
     def command(self) -> tuple[str, ...]:
@@ -59,6 +61,7 @@ class LaunchParameters:
             *("--gpu-layers", str(self.num_gpu_layers)),
             *("--cache-ram-mib", str(self.cache_ram_mib)),
             *("--poll", str(self.poll)),
+            *(("--embeddings",) if self.embeddings else ()),
         )
 
     def _server_command(self) -> tuple[str, ...]:
@@ -82,5 +85,6 @@ class LaunchParameters:
             *("--poll", str(self.poll)),
             *("--sse-ping-interval", "-1"),
             *("--verbosity", "2"),
+            *(("--embeddings", "--pooling", "last") if self.embeddings else ()),
             *("--slots", "--metrics", "--no-webui", "--offline"),
         )

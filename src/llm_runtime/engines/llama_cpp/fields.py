@@ -28,6 +28,13 @@ _PASSED: Mapping[EndpointKind, frozenset[str]] = {
         "response_format", "chat_template_kwargs",
     },
     EndpointKind.COMPLETIONS: _SAMPLING | {"prompt", "n", "logprobs"},
+    EndpointKind.EMBEDDINGS: frozenset({"input", "encoding_format"}),
+    EndpointKind.TOKENIZE: frozenset(
+        {
+            "prompt", "messages", "add_generation_prompt", "add_special_tokens", "return_token_strs", "tools",
+            "chat_template_kwargs",
+        }
+    ),
 }  # fmt: skip
 
 _RENAMED = {"repetition_penalty": "repeat_penalty"}

@@ -37,6 +37,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gpu-layers", type=int, default=0, metavar="N")
     parser.add_argument("--cache-ram-mib", type=int, default=256, metavar="MIB")
     parser.add_argument("--poll", type=int, choices=range(101), default=0, metavar="0..100")
+    parser.add_argument("--embeddings", action="store_true", help="serve embeddings of the last token too")
     return parser.parse_args(argv)
 
 
@@ -76,6 +77,12 @@ def engine_parameters(options: argparse.Namespace, api_key: str | None) -> Any:
     params.ui = False
     params.sse_ping_interval = -1  # the gateway keeps its clients' connections alive itself
     params.verbosity = WARNINGS
+    if options.embeddings:
+        from xllamacpp import llama_pooling_type
+
+        # Pooling over all tokens would need a whole prompt in one batch, which nothing can cancel.
+        params.embedding = True
+        params.pooling_type = llama_pooling_type.LLAMA_POOLING_TYPE_LAST
     if api_key:
         params.api_keys = [api_key]
     return params

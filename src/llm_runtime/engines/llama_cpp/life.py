@@ -11,16 +11,22 @@ from typing import Any
 import orjson
 
 from llm_runtime.core.clock import Clock
+from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.base import Work
+from llm_runtime.engines.child_backend import OpenStream
 from llm_runtime.engines.http_life import HttpLife
 from llm_runtime.engines.http_stream import EngineCall
 from llm_runtime.engines.llama_cpp.calls import engine_call
 from llm_runtime.engines.llama_cpp.fields import TemplateAbilities
 from llm_runtime.engines.llama_cpp.slots import TAGS, SlotWatch
+from llm_runtime.engines.llama_cpp.step_stream import StepStream
+from llm_runtime.engines.llama_cpp.steps import steps_for
 from llm_runtime.engines.process import EngineProcess
 from llm_runtime.engines.upstream.client import Upstream
 
 PROBE_INTERVAL_S = 0.05
+
+IN_STEPS = frozenset({EndpointKind.EMBEDDINGS, EndpointKind.TOKENIZE})
 
 _DECODES = re.compile(rb"^llamacpp:n_decode_total ([0-9.e+]+)$", re.MULTILINE)
 
@@ -28,8 +34,10 @@ _DECODES = re.compile(rb"^llamacpp:n_decode_total ([0-9.e+]+)$", re.MULTILINE)
 class EngineLife(HttpLife[int]):
     """See `HttpLife`. abilities: of the model's chat template, known when the engine is ready."""
 
-    def __init__(self, process: EngineProcess, upstream: Upstream, clock: Clock) -> None:
+    def __init__(self, process: EngineProcess, upstream: Upstream, clock: Clock, context_tokens: int) -> None:
         super().__init__(process, upstream, clock, SlotWatch(upstream))
+        self._context_tokens = context_tokens
+        self._stepping: set[StepStream] = set()
         self._next_tag = itertools.cycle(TAGS)
         self.abilities = TemplateAbilities()
 
@@ -49,6 +57,21 @@ class EngineLife(HttpLife[int]):
         """Calls of its decoder so far: each moves some prompt or some answers on."""
         match = _DECODES.search(await self.get("/metrics") or b"")
         return float(match[1]) if match is not None else None
+
+    def open(self, work: Work) -> OpenStream:
+        if work.request.kind not in IN_STEPS:
+            return super().open(work)
+        self._stepping = {stream for stream in self._stepping if stream.lease.held}
+        steps = steps_for(work.request, self._context_tokens)
+        stream = StepStream(self.upstream, steps, work.lease, self)
+        self._stepping.add(stream)
+        self.ledger.opened(work.lease, work.request.num_prompt_tokens, self.now())
+        return stream
+
+    def gone(self) -> None:
+        super().gone()
+        for stream in self._stepping:
+            stream.lease.free()
 
     def prepare(self, work: Work) -> tuple[EngineCall, int]:
         tag = next(self._next_tag)

@@ -21,8 +21,9 @@ class PlainDialect:
         return False
 
     def usage(self, event: dict[str, Any]) -> Usage | None:
-        """Of a body: prompt tokens, under whichever name; a count of tokens that were asked for is
-        none that an engine spent."""
+        """Of a body: prompt tokens, under whichever name."""
+        if self.kind is EndpointKind.TOKENIZE:
+            return Usage()  # what it counts was not computed with
         usage = event.get("usage")
         if not isinstance(usage, dict):
             return None

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from llm_runtime.wire.schemas.chat import Message
 from llm_runtime.wire.schemas.common import Bool, SharedFields, Str
 
 
 class TokenizeRequest(SharedFields):
     prompt: Str | None = None
-    messages: Annotated[list[dict[Str, Any]], Field(min_length=1, fail_fast=True)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
 
     add_generation_prompt: Bool | None = None
     add_special_tokens: Bool | None = None
