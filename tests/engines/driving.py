@@ -59,9 +59,9 @@ def make_request(
     max_tokens = body.setdefault("max_tokens", 8)
     body.setdefault("temperature", 0)
     content = {"prompt": prompt}
-    if kind is EndpointKind.CHAT:
-        content = {"messages": [{"role": "user", "content": prompt}]}
     num_prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+    if kind is EndpointKind.CHAT:
+        content, num_prompts = {"messages": [{"role": "user", "content": prompt}]}, 1
     return RuntimeRequest(
         id=f"req-{next(_serial)}",
         model=engine_model,

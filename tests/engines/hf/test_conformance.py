@@ -11,14 +11,14 @@ import pytest_asyncio
 
 from llm_runtime.engines.base import Backend
 from tests.engines.conformance import BackendConformance, Engine
-from tests.engines.hf.conftest import MODEL, running
+from tests.engines.hf.conftest import MODEL, running_backend
 
 pytestmark = [pytest.mark.hf, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
-    async with running(weights, tmp_path_factory.mktemp("hf")) as backend:
+    async with running_backend(weights, tmp_path_factory.mktemp("hf")) as backend:
         yield backend
 
 
@@ -37,5 +37,5 @@ class TestHf(BackendConformance):
         if "closing" not in request.node.name:
             yield shared
         else:
-            async with running(weights, tmp_path) as backend:
+            async with running_backend(weights, tmp_path) as backend:
                 yield backend

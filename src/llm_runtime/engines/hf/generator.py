@@ -244,8 +244,6 @@ class _Answer(transformers.StoppingCriteria):  # type: ignore[misc]
 
 
 def _load(options: LoadOptions, device: Any) -> tuple[Any, Any]:
-    if not (options.path / "config.json").is_file():
-        raise ConfigError("model.path names no folder with a config.json, which Transformers needs")
     common = {"local_files_only": True, "trust_remote_code": False}
     dtype = options.dtype if options.dtype == "auto" else getattr(torch, options.dtype)
     try:

@@ -75,6 +75,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     options = arguments(argv)
     if (cause := missing()) is not None:
         give_up(cause)
+    if not (Path(options.model) / "config.json").is_file():
+        give_up("model.path (--model) names no folder with a config.json, which Transformers needs")
     listener = _listen(options)
     # Nothing is ever fetched: a folder that lacks something is said to.
     os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")

@@ -22,6 +22,7 @@ import orjson
 
 from llm_runtime.core.errors import (
     BodyTooLarge,
+    ClientGone,
     InvalidRequest,
     LLMRuntimeError,
     ModelNotFound,
@@ -155,9 +156,9 @@ class Service:
             traceback.print_exception(error)
             sys.stderr.flush()
             os._exit(1)  # whoever supervises this program starts a new one; connections end as lost
-        if isinstance(error, Cancelled):
-            return
         told = error if isinstance(error, LLMRuntimeError) else LLMRuntimeError("The engine failed.")
+        if isinstance(error, Cancelled):
+            told = ClientGone("The request was cancelled.")
         if streaming:
             await send({"type": "http.response.body", "body": error_event(_error_object(told))})
         else:
@@ -221,6 +222,8 @@ def _status(error: LLMRuntimeError) -> int:
         return 404
     if isinstance(error, BodyTooLarge):
         return 413
+    if isinstance(error, ClientGone):
+        return 499
     return 400 if isinstance(error, InvalidRequest) else 500
 
 
