@@ -147,7 +147,7 @@ class HttpStream:
     async def _refusal(self, exchange: Exchange) -> LLMRuntimeError:
         body = await _short_body(exchange)
         refusal = self._call.refusal
-        return refusal(exchange, body) if refusal is not None else _meaning(exchange.status, body)
+        return refusal(exchange, body) if refusal is not None else refusal_meaning(exchange.status, body)
 
     def _finish(self) -> Finished:
         if self._returned_finish:
@@ -200,7 +200,8 @@ async def _short_body(exchange: Exchange) -> bytes:
     return b"".join(chunks)
 
 
-def _meaning(status: int, body: bytes) -> LLMRuntimeError:
+def refusal_meaning(status: int, body: bytes) -> LLMRuntimeError:
+    """Of an answer other than 200, as engines of ours give them."""
     try:
         payload = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -72,8 +72,8 @@ class VllmBehaviour:
         first = await self.whole(backend, prompt=prompt + "One.", max_tokens=2)
         second = await self.whole(backend, prompt=prompt + "Two.", max_tokens=2)
         cached = [usage["usage"]["prompt_tokens_details"]["cached_tokens"] for usage in (first, second)]
-        assert cached[1] >= second["usage"]["prompt_tokens"] - 64
-        assert cached[0] < cached[1]
+        assert cached[0] == 0
+        assert cached[1] > second["usage"]["prompt_tokens"] / 2, "it counts in whole blocks"
 
     @pytest.mark.parametrize("stream", [False, True])
     async def test_log_probabilities(self, backend: Backend, stream: bool) -> None:
@@ -162,9 +162,6 @@ class VllmBehaviour:
         with pytest.raises(InvalidRequest, match="top_k"):
             await read(opened, ENGINE.answer_within_s)
         await freed(opened, ENGINE.cancel_within_s)
-        (opened,) = open_batch(backend, [make_request(MODEL, tools=[TOOL])])
-        with pytest.raises(InvalidRequest, match="tool-call-parser"):
-            await read(opened, ENGINE.answer_within_s)
 
     async def test_cancelling_a_full_batch_makes_room_for_the_next(self, backend: Backend) -> None:
         """All eight slots are taken for as long as nobody cancels; what follows starts at once."""

@@ -25,8 +25,8 @@ SUPERVISION = SupervisionConfig(restart_backoff_s=0.1)
 
 CONFIG = VllmConfig(
     max_model_len=2048,
-    # A named tool needs no parser; float32, because rounding makes equal requests differ at bfloat16.
-    extra_arguments="--enforce-eager --dtype float32",
+    # float32, because at bfloat16 rounding can make equal requests differ. Any tool call needs a parser.
+    extra_arguments="--enforce-eager --dtype float32 --enable-auto-tool-choice --tool-call-parser hermes",
 )
 
 ENGINE = Engine(

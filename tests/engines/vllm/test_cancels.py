@@ -131,6 +131,19 @@ async def test_without_the_abort_call_round_trips_after_the_close_free_the_lease
         )
 
 
+async def test_a_request_whose_name_is_not_known_is_free_after_round_trips() -> None:
+    async with rig(Server()) as it:
+        granted, named = lease("1"), lease("2")
+        exchanges = [await it.running() for _ in range(2)]
+        it.watch.cancel((), exchanges[0], granted)
+        it.watch.cancel(("chatcmpl-r1",), exchanges[1], named)
+        await turns_until(lambda: not granted.held)
+        assert not granted.held
+        assert not named.held
+        calls = [event for event in it.server.events if event != "closed"]
+        assert calls == ["abort chatcmpl-r1", *["health"] * NUM_ROUND_TRIPS]
+
+
 async def test_a_failed_abort_call_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_runtime.engines.vllm.cancels.RETRY_S", 0.0)
     async with rig(Server(abort_answers=[FAILED, FAILED, OK])) as it:

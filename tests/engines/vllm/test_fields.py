@@ -157,3 +157,40 @@ def test_the_call_goes_to_the_endpoint_of_its_kind() -> None:
     assert call.options.num_choices == 4
     assert call.options.num_prompts == 2
     assert engine_call(chat(), with_priority=False).path == "/v1/chat/completions"
+
+
+# The families beside chat and completions
+
+
+def passed(kind: EndpointKind, **body: Any) -> RuntimeRequest:
+    return replace(chat(), kind=kind, body={"model": "m", **body})
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (EndpointKind.RESPONSES, "/v1/responses"),
+        (EndpointKind.MESSAGES, "/v1/messages"),
+        (EndpointKind.EMBEDDINGS, "/v1/embeddings"),
+        (EndpointKind.RERANK, "/v1/rerank"),
+        (EndpointKind.TOKENIZE, "/tokenize"),
+    ],
+)
+def test_the_other_families_pass_as_they_came(kind: EndpointKind, path: str) -> None:
+    request = replace(passed(kind, input="x", anything={"deep": 1}), stream=True, priority=2)
+    check(request)
+    call = engine_call(request, with_priority=True)
+    assert call.path == path
+    assert orjson.loads(call.body) == {"model": "m", "input": "x", "anything": {"deep": 1}, "stream": True}
+    assert call.headers == {"x-vllm-priority": "2"}
+    assert engine_call(request, with_priority=False).headers is None
+    assert engine_ids(request) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("request_id", "x"), ("kv_transfer_params", {}), ("background", True)]
+)
+def test_what_would_escape_our_limits_is_refused_there_too(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{name}'"):
+        check(passed(EndpointKind.RESPONSES, input="x", **{name: value}))
+    check(passed(EndpointKind.RESPONSES, input="x", background=False))

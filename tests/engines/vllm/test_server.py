@@ -8,12 +8,14 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 
-from llm_runtime.core.errors import BackendCrashed, BackendError
+from llm_runtime.core.errors import BackendCrashed, BackendError, UnsupportedEndpoint
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines import proctable
 from llm_runtime.engines.base import BackendState, EngineStream
 from llm_runtime.engines.vllm.server import VllmBackend
@@ -119,6 +121,74 @@ async def _pull_on(stream: EngineStream) -> None:
         pass
 
 
+HELLO = [{"role": "user", "content": "Say hello."}]
+PASSED: list[tuple[EndpointKind, dict[str, Any]]] = [
+    (EndpointKind.RESPONSES, {"input": "Say hello.", "max_output_tokens": 5, "temperature": 0}),
+    (EndpointKind.MESSAGES, {"messages": HELLO, "max_tokens": 5, "temperature": 0}),
+]
+
+
+def passed(kind: EndpointKind, body: dict[str, Any], *, stream: bool) -> RuntimeRequest:
+    request = make_request(MODEL, stream=stream)
+    return replace(request, kind=kind, body={"model": MODEL, **body}, num_slots=1)
+
+
+async def drain(stream: EngineStream) -> bytes:
+    whole = b""
+    async with asyncio.timeout(ENGINE.answer_within_s):
+        while stream.finished is None:
+            item = await stream.__anext__()
+            assert isinstance(item, bytes)
+            whole += item
+    return whole
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("kind", "body"), PASSED)
+async def test_responses_and_messages(
+    backend: VllmBackend, kind: EndpointKind, body: dict[str, Any], stream: bool
+) -> None:
+    (opened,) = open_batch(backend, [passed(kind, body, stream=stream)])
+    raw = await drain(opened.stream)
+    await freed(opened, ENGINE.cancel_within_s)
+    finished = opened.stream.finished
+    assert finished is not None
+    assert 1 <= finished.usage.completion_tokens <= 5
+    assert finished.usage.prompt_tokens > 5
+    if stream:
+        assert raw.count(b"event: ") > 3
+    else:
+        assert orjson.loads(raw)["model"] == MODEL
+    assert b"ello" in raw
+
+
+async def test_a_cancelled_response_is_no_longer_run(backend: VllmBackend) -> None:
+    body = {"input": "Tell me everything.", "max_output_tokens": 1500}
+    (opened,) = open_batch(backend, [passed(EndpointKind.RESPONSES, body, stream=True)])
+    async with asyncio.timeout(ENGINE.answer_within_s):
+        while not opened.stream.has_token:
+            await opened.stream.__anext__()
+    opened.cancel()
+    await freed(opened, ENGINE.cancel_within_s)
+    async with asyncio.timeout(10):
+        while await gauge(backend, "num_requests_running") > 0:
+            pass  # each look waits for the server
+
+
+async def test_tokenize(backend: VllmBackend) -> None:
+    (opened,) = open_batch(backend, [passed(EndpointKind.TOKENIZE, {"messages": HELLO}, stream=False)])
+    answer = orjson.loads(await drain(opened.stream))
+    assert answer["count"] == len(answer["tokens"]) > 5
+    await freed(opened, ENGINE.cancel_within_s)
+
+
+async def test_an_endpoint_that_the_model_has_not_is_said_to_be_unsupported(backend: VllmBackend) -> None:
+    (opened,) = open_batch(backend, [passed(EndpointKind.EMBEDDINGS, {"input": "x"}, stream=False)])
+    with pytest.raises(UnsupportedEndpoint):
+        await drain(opened.stream)
+    await freed(opened, ENGINE.cancel_within_s)
+
+
 async def test_the_work_counter_moves_with_work(backend: VllmBackend) -> None:
     life = backend._life
     assert life is not None
@@ -158,9 +228,3 @@ async def test_a_killed_server_is_started_again_and_its_children_go_with_it(back
     assert backend.num_restarts == 1
     (opened,) = open_batch(backend, [make_request(MODEL, max_tokens=3)])
     assert (await read(opened, ENGINE.answer_within_s)).texts[0]
-
-
-def test_the_weights_lie_in_the_cache_folder() -> None:
-    folder = Path(served_model().weights)
-    assert folder.parent.name == "safetensors"
-    assert (folder / "model.safetensors").stat().st_size > 2 * 134_000_000

@@ -3,17 +3,35 @@ for the engine inside this process."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
 
+from llm_runtime.core.errors import LLMRuntimeError, UnsupportedEndpoint
+from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
-from llm_runtime.engines.http_stream import EngineCall
-from llm_runtime.engines.vllm.fields import asks_for_whole_answer, engine_body
-from llm_runtime.wire.answers import generation_reader
+from llm_runtime.engines.http_stream import EngineCall, refusal_meaning
+from llm_runtime.engines.upstream.exchange import Exchange
+from llm_runtime.engines.vllm.fields import GENERATIONS, asks_for_whole_answer, engine_body
+from llm_runtime.wire.answers import AnswerReader, WholeBody, generation_reader
 from llm_runtime.wire.options import RelayOptions
+from llm_runtime.wire.plain_bodies import plain_reply
+from llm_runtime.wire.typed_events import TypedEventRelay
 
-PATHS = {EndpointKind.CHAT: "/v1/chat/completions", EndpointKind.COMPLETIONS: "/v1/completions"}
+PATHS: Mapping[EndpointKind, str] = {
+    EndpointKind.CHAT: "/v1/chat/completions",
+    EndpointKind.COMPLETIONS: "/v1/completions",
+    EndpointKind.RESPONSES: "/v1/responses",
+    EndpointKind.MESSAGES: "/v1/messages",
+    EndpointKind.EMBEDDINGS: "/v1/embeddings",
+    EndpointKind.RERANK: "/v1/rerank",
+    EndpointKind.TOKENIZE: "/tokenize",
+}
+"""All that a server may have; which of them it has depends on its model."""
+
+PRIORITY_HEADER = "x-vllm-priority"
 
 TOKENS_PER_EVENT = 8
 """Of an answer that is put together here anyway: fewer events cost both processes less. The first and
@@ -45,7 +63,7 @@ def relay_options(request: RuntimeRequest) -> RelayOptions:
         created=request.created,
         model=request.model,
         include_usage=request.include_usage,
-        num_choices=request.num_slots,
+        num_choices=(request.body.get("n") or 1) * num_prompts(request),
         num_prompts=num_prompts(request),
         prompt_tokens_estimate=request.num_prompt_tokens,
     )
@@ -53,19 +71,40 @@ def relay_options(request: RuntimeRequest) -> RelayOptions:
 
 def engine_call(request: RuntimeRequest, *, with_priority: bool) -> EngineCall:
     """For vLLM's HTTP server."""
+    if request.kind in GENERATIONS:
+        body, headers = vllm_body(request, with_priority=with_priority), None
+    else:
+        body = {**request.body, "model": request.model}
+        if request.stream:
+            body["stream"] = True
+        headers = {PRIORITY_HEADER: str(request.priority)} if with_priority else None
     options = relay_options(request)
-    return EngineCall(
-        PATHS[request.kind],
-        orjson.dumps(vllm_body(request, with_priority=with_priority)),
-        options,
-        reader=lambda content_type: generation_reader(
-            options, stream=request.stream, content_type=content_type
-        ),
-    )
+    reader = partial(_reader, options, request.stream)
+    path = PATHS[request.kind]
+    return EngineCall(path, orjson.dumps(body), options, reader=reader, refusal=_refusal, headers=headers)
+
+
+def _reader(options: RelayOptions, stream: bool, content_type: bytes | None) -> AnswerReader:
+    if options.kind in GENERATIONS:
+        return generation_reader(options, stream=stream, content_type=content_type)
+    if stream:
+        return TypedEventRelay(options)
+    estimate = Usage(options.prompt_tokens_estimate, 0, estimated=True)
+    return WholeBody(lambda raw: plain_reply(raw, options), estimate)
+
+
+def _refusal(exchange: Exchange, body: bytes) -> LLMRuntimeError:
+    """The model is always the one it serves, so what is not there is the endpoint."""
+    if exchange.status in (404, 405, 501):
+        return UnsupportedEndpoint("This model has no such endpoint.", param="model")
+    return refusal_meaning(exchange.status, body)
 
 
 def engine_ids(request: RuntimeRequest) -> tuple[str, ...]:
-    """The names under which vLLM knows the request: a chat is one, each prompt of a completion is."""
+    """The names under which vLLM knows the request: a chat is one, each prompt of a completion is. None
+    where vLLM makes up its own."""
+    if request.kind not in GENERATIONS:
+        return ()
     name = f"{_prefix(request)}-{request.id}"
     if request.kind is EndpointKind.CHAT:
         return (name,)
@@ -79,5 +118,8 @@ def num_prompts(request: RuntimeRequest) -> int:
     return 1
 
 
+_PREFIXES = {EndpointKind.CHAT: "chatcmpl", EndpointKind.COMPLETIONS: "cmpl"}
+
+
 def _prefix(request: RuntimeRequest) -> str:
-    return "cmpl" if request.kind is EndpointKind.COMPLETIONS else "chatcmpl"
+    return _PREFIXES.get(request.kind, "msg")

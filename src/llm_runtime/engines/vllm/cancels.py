@@ -4,8 +4,9 @@ Closing the connection makes vLLM drop the request, plain replies too. When it h
 seen from outside, so its own abort call is made next, on another connection: the answer says that the
 server has told its engine, even of a request whose closed connection it has yet to notice. The engine
 takes orders in the order they were given, so whatever is sent to it later finds the slot free. Servers
-without that call are asked something trivial instead, as often as their loop needs to go round between
-seeing a connection close and telling the engine.
+without that call, and about requests whose names vLLM makes up itself, are asked something trivial
+instead, as often as their loop needs to go round between seeing a connection close and telling the
+engine.
 """
 
 from __future__ import annotations
@@ -73,14 +74,15 @@ class AbortWatch:
                     lease.free()
 
     async def _confirmed(self, closed: dict[Lease, EngineIds]) -> bool:
-        if self._has_abort_call:
-            ids = [name for names in closed.values() for name in names]
-            status = await self._status("POST", ABORT_PATH, orjson.dumps({"request_ids": ids}))
-            if status == 200:
+        named = [name for names in closed.values() for name in names]
+        if self._has_abort_call and named:
+            status = await self._status("POST", ABORT_PATH, orjson.dumps({"request_ids": named}))
+            if status == 200 and all(closed.values()):
                 return True
-            self._has_abort_call = not 400 <= status < 500
-        if self._has_abort_call:
-            return False
+            if status != 200:
+                self._has_abort_call = not 400 <= status < 500
+                if self._has_abort_call:
+                    return False
         for _ in range(NUM_ROUND_TRIPS):
             if await self._status("GET", ROUND_TRIP_PATH) != 200:
                 return False

@@ -99,7 +99,16 @@ class EngineCore:
         return (codes[0] if codes[0] >= 0 else 128 - codes[0]) if codes else 1
 
     async def open(self, arguments: Any) -> None:
-        """Second half of the start, on the loop: the serving classes, as vLLM's server builds them."""
+        """Second half of the start, on the loop: the serving classes, as vLLM's server builds them.
+
+        Raises BackendUnavailable.
+        """
+        try:
+            await self._open(arguments)
+        except Exception as error:
+            raise _not_up(error) from error
+
+    async def _open(self, arguments: Any) -> None:
         from starlette.datastructures import State
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 
@@ -136,18 +145,27 @@ class EngineCore:
         """Returns when the engine works on none of these any more, or is dead."""
         with contextlib.suppress(Exception):
             await self._engine.abort(names)
-            # It takes orders one after another, so an answer to this one says that the abort is done.
-            await self._engine.is_paused()
+            # It takes orders one after another, so an answer to the next says that the abort is done.
+            await self._round_trip()
 
     def forget(self, request_name: str) -> None:
         self._tallies.pop(request_name, None)
 
     async def answers(self) -> None:
         """Returns when the engine has taken an order, between two of its steps. Raises when it is dead."""
+        await self._round_trip()
+
+    async def _round_trip(self) -> None:
+        # Nobody answers for a dead engine, not even with an error.
+        asking = asyncio.ensure_future(self._engine.is_paused())
         try:
-            await self._engine.is_paused()
-        except Exception as error:
-            raise BackendUnavailable("vLLM's engine is dead.") from error
+            await asyncio.wait((asking, self._engine.output_handler), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                asking.result()
+        finally:
+            asking.cancel()
+        if self.dead:
+            raise BackendUnavailable("vLLM's engine is dead.")
 
     async def ended(self) -> None:
         """Until the engine's process has ended or failed."""
@@ -234,12 +252,18 @@ def build(arguments: tuple[str, ...]) -> tuple[EngineCore, Any]:
         refusal = ConfigError("vLLM refused its arguments or the model's folder")
         refusal.add_note(str(error))
         raise refusal from error
+    except Exception as error:
+        raise _not_up(error) from error
     try:
         engine = AsyncLLM.from_vllm_config(
             settings, usage_context=UsageContext.OPENAI_API_SERVER, disable_log_stats=True
         )
     except Exception as error:
-        failure = BackendUnavailable("vLLM's engine did not come up", reason="engine_start_failed")
-        failure.add_note(str(error))
-        raise failure from error
+        raise _not_up(error) from error
     return EngineCore(engine, int(engine.model_config.max_model_len)), parsed
+
+
+def _not_up(error: Exception) -> BackendUnavailable:
+    failure = BackendUnavailable("vLLM's engine did not come up", reason="engine_start_failed")
+    failure.add_note(f"{type(error).__name__}: {error}")
+    return failure

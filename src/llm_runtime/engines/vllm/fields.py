@@ -15,6 +15,8 @@ from typing import Any
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.request_fields import WITHOUT_EFFECT, unsupported
 
+GENERATIONS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
+
 _GENERATION = frozenset(
     {
         "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt", "frequency_penalty",
@@ -40,6 +42,14 @@ _PASSED: Mapping[EndpointKind, frozenset[str]] = {
     EndpointKind.COMPLETIONS: _GENERATION | {"echo", "prompt", "suffix"},
 }  # fmt: skip
 
+_MACHINERY = frozenset(
+    {
+        "ec_transfer_params", "kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds",
+        "request_id", "session_id", "vllm_xargs",
+    }
+)  # fmt: skip
+"""What no client has any business with, where everything else passes."""
+
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "suffix": ("",),
@@ -55,7 +65,10 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 def check(request: RuntimeRequest) -> None:
-    """Raises InvalidRequest naming the first field that vLLM would ignore."""
+    """Raises InvalidRequest naming the first field that vLLM would ignore, or that is not for clients."""
+    if request.kind not in GENERATIONS:
+        _check_passed(request)
+        return
     passed = _PASSED[request.kind]
     for name, value in request.body.items():
         if name in passed or name in WITHOUT_EFFECT or value in _NEUTRAL.get(name, ()):
@@ -67,6 +80,15 @@ def check(request: RuntimeRequest) -> None:
             raise unsupported(name)
         elif value != request.body.get("n", 1):
             raise unsupported(name, "the engine does not rank candidates; ask for 'n' instead")
+
+
+def _check_passed(request: RuntimeRequest) -> None:
+    """The other families are vLLM's to judge, but for what would leave the request's own limits."""
+    for name in request.body:
+        if name in _MACHINERY:
+            raise unsupported(name)
+    if request.body.get("background"):
+        raise unsupported("background", "an answer nobody waits for cannot be limited or cancelled here")
 
 
 def asks_for_whole_answer(request: RuntimeRequest) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from llm_runtime.core.clock import Clock
-from llm_runtime.core.errors import BackendUnavailable
+from llm_runtime.core.errors import BackendCrashed, BackendError, BackendUnavailable, LLMRuntimeError
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, Batching, Work
 from llm_runtime.engines.child_backend import ChildBackend, EngineHost
@@ -22,8 +22,8 @@ from llm_runtime.engines.orphan_watch import OrphanWatch
 from llm_runtime.engines.process import ExitReport
 from llm_runtime.engines.vllm.command import ServedModel, engine_arguments
 from llm_runtime.engines.vllm.core import EngineCore, build, installed_version
-from llm_runtime.engines.vllm.fields import check
-from llm_runtime.engines.vllm.server import ENDPOINTS, local_defaults
+from llm_runtime.engines.vllm.fields import GENERATIONS, check
+from llm_runtime.engines.vllm.server import local_defaults
 from llm_runtime.engines.vllm.stream import InProcessStream
 from llm_runtime.engines.watchdog import WorkLedger, watch
 
@@ -72,22 +72,23 @@ class InProcessLife:
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
-        return await self._close(self.core.exit_code, 0.0)
+        await self._close(BackendCrashed("The engine crashed while it was working on the request."), 0.0)
+        return ExitReport(NAME, self.core.exit_code, ())
 
     async def stop(self, grace_s: float | None = None) -> ExitReport:
-        return await self._close(0, grace_s or 0.0)
+        await self._close(BackendError("The engine was stopped."), grace_s or 0.0)
+        return ExitReport(NAME, 0, ())
 
     def kill(self) -> None:
         self.core.kill()
 
-    async def _close(self, code: int, grace_s: float) -> ExitReport:
+    async def _close(self, why: LLMRuntimeError, grace_s: float) -> None:
         streams = tuple(self._streams)
         for stream in streams:
-            stream.cancel()
+            stream.fail(type(why)(why.message))
         await asyncio.to_thread(self._shut_down, grace_s)
         tasks = [stream.task for stream in streams if stream.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
-        return ExitReport(NAME, code, ())
 
     def _shut_down(self, grace_s: float) -> None:
         orphans, self._orphans = self._orphans, None
@@ -142,7 +143,7 @@ class VllmInProcessBackend(ChildBackend[InProcessLife]):
             batching=Batching.CONTINUOUS,
             num_slots=num_slots,
             context_tokens=config.max_model_len,
-            endpoints=ENDPOINTS,
+            endpoints=GENERATIONS,
             model_created=model_created,
         )
         super().__init__(info, host.supervision, self._start_life)

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, Batching
 from llm_runtime.engines.child_backend import ChildBackend, EngineHost
 from llm_runtime.engines.config import VllmConfig
@@ -19,6 +19,7 @@ from llm_runtime.engines.process import (
 )
 from llm_runtime.engines.upstream.address import Address
 from llm_runtime.engines.upstream.client import Upstream
+from llm_runtime.engines.vllm.calls import PATHS
 from llm_runtime.engines.vllm.command import (
     HOST,
     Endpoint,
@@ -30,8 +31,6 @@ from llm_runtime.engines.vllm.command import (
 )
 from llm_runtime.engines.vllm.fields import check
 from llm_runtime.engines.vllm.life import NAME, LastLine, VllmLife
-
-ENDPOINTS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
 
 
 class VllmBackend(ChildBackend[VllmLife]):
@@ -56,7 +55,7 @@ class VllmBackend(ChildBackend[VllmLife]):
             batching=Batching.CONTINUOUS,
             num_slots=num_slots,
             context_tokens=config.max_model_len,
-            endpoints=ENDPOINTS,
+            endpoints=frozenset(PATHS),
             model_created=model_created,
         )
         super().__init__(info, host.supervision, self._start_life)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Protocol
 
 from llm_runtime.core.errors import BackendCrashed, BackendError, LLMRuntimeError
@@ -13,6 +14,7 @@ from llm_runtime.engines.base import Finished
 from llm_runtime.engines.vllm.calls import engine_ids, relay_options, vllm_body
 from llm_runtime.engines.vllm.core import EngineCore, Tally
 from llm_runtime.wire.answers import AnswerReader, generation_reader
+from llm_runtime.wire.relay import StreamRelay
 
 MAX_BUFFERED_BYTES = 256 * 1024
 
@@ -61,6 +63,7 @@ class InProcessStream:
         self._error: LLMRuntimeError | None = None
         self._poked = False
         self._cancelled = False
+        self._ending = False
         self._returned_finish = False
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -71,11 +74,11 @@ class InProcessStream:
     async def __anext__(self) -> bytes | Finished:
         if self.finished is not None:
             return self._finish()
-        if self._cancelled:
+        if self._cancelled and self._error is None:
             raise StopAsyncIteration
         self._begin()
         while True:
-            while not (self._parts or self._at_end or self._poked):
+            while not (self._parts or self._at_end or self._error or self._poked):
                 self._arrived.clear()
                 await self._arrived.wait()
             if self._poked:
@@ -91,21 +94,24 @@ class InProcessStream:
                 return out
 
     def _begin(self) -> None:
-        if self.task is None:
+        if self.task is None and self._error is None:
             name = f"vllm request {self._request.id}"
             self.task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def _read(self) -> bytes:
+        reader = self._reader
         if self._error is not None and not self._parts:
             raise self._error
-        reader = self._reader
-        assert reader is not None
+        if reader is None:
+            raise BackendError("The request was given up.")
         if self._parts:
             data = b"".join(self._parts)
             self._parts.clear()
             self._num_buffered = 0
             self._room.set()
             out = reader.feed(data)
+            if isinstance(reader, StreamRelay) and reader.failure is not None:
+                self._error = reader.failure  # to be raised next, whether more arrives or not
         else:
             out = reader.eof()
         self.has_token = reader.has_token
@@ -144,11 +150,12 @@ class InProcessStream:
             if isinstance(answer, bytes):
                 self._take(answer)
             else:
-                async for text in answer:
-                    self._take(text.encode())
-                    if self._num_buffered >= MAX_BUFFERED_BYTES:
-                        self._room.clear()
-                        await self._room.wait()
+                async with aclosing(answer):
+                    async for text in answer:
+                        self._take(text.encode())
+                        if self._num_buffered >= MAX_BUFFERED_BYTES:
+                            self._room.clear()
+                            await self._room.wait()
             names = ()
         except LLMRuntimeError as error:
             self._error = error
@@ -156,13 +163,15 @@ class InProcessStream:
             self._error = BackendError("The engine failed.")
             self._error.__cause__ = error
         finally:
-            self._at_end = True
+            self._ending = self._at_end = True
             self._arrived.set()
-            if names:
-                await core.drop(names)
-            core.forget(self._options.id)
-            self._owner.ended(self)
-            self.lease.free()
+            try:
+                if names:
+                    await core.drop(names)
+            finally:
+                core.forget(self._options.id)
+                self._owner.ended(self)
+                self.lease.free()
 
     def _take(self, data: bytes) -> None:
         self._parts.append(data)
@@ -180,9 +189,17 @@ class InProcessStream:
         if self.task is None:
             self._owner.ended(self)
             self.lease.free()
-        elif not self.task.done():
+        elif not self._ending:
             self.lease.cancelling(self._owner.now())
             self.task.cancel()
+
+    def fail(self, error: LLMRuntimeError) -> None:
+        """The engine is gone: whoever pulls gets the error, after what had arrived."""
+        if self._error is None and not self._at_end:
+            self._error = error
+            self._at_end = True
+        self._arrived.set()
+        self.cancel()
 
     def spent(self) -> Usage:
         return self.finished.usage if self.finished is not None else self._tally.usage()
