@@ -65,6 +65,7 @@ from llm_runtime.telemetry.logging import configure_logging
 from llm_runtime.telemetry.loop_lag import LoopLag
 from llm_runtime.telemetry.metrics import MetricsCollector
 from llm_runtime.telemetry.prometheus import PrometheusExporter
+from llm_runtime.web.protocol import guarded_protocol
 from llm_runtime.wire.passed_requests import (
     parse_embeddings,
     parse_messages,
@@ -253,6 +254,7 @@ def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], Abstr
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         signals = SignalDrain(runtime)
         signals.take_over()
+        _check_workers(signals.num_workers)
         host = signals.bound_host
         if host is not None:
             _check_exposed(host, settings)
@@ -266,6 +268,15 @@ def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], Abstr
                 await signals.restore()
 
     return lifespan
+
+
+def _check_workers(num_workers: int) -> None:
+    """`uvicorn --workers` neither: each process would have an engine and a queue of its own."""
+    if num_workers > 1:
+        raise ConfigError(
+            f"Refusing to serve with {num_workers} worker processes: one process owns the queue and the "
+            "engine. To scale, start more servers on ports of their own behind a load balancer."
+        )
 
 
 def _check_exposed(host: str, settings: Settings) -> None:
@@ -302,12 +313,13 @@ def server_config(built: Built, loop: Literal["uvloop", "none"] = "uvloop") -> u
         built.app,
         host=server.host,
         loop=loop,
-        http="httptools",
+        http=guarded_protocol(built.settings.limits.body_timeout_s),
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here depends on where a client says it comes from
         timeout_keep_alive=math.ceil(server.keep_alive_s),
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )

@@ -163,7 +163,8 @@ async def test_every_described_path_is_served(server: Served) -> None:
             assert reply.status == 200, path
         else:
             reply = await ask(server.port, post({}, path))
-            assert (reply.status, reply.error["code"]) == (400, "missing_required_parameter"), path
+            assert reply.status == 400, path
+            assert b"is missing" in reply.body
 
 
 async def test_the_page_shows_the_description(server: Served) -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp as StarletteApp
 
 from llm_runtime.api import chat, completions, models, ops, other_endpoints
 from llm_runtime.api.documented import OTHER_ERRORS
@@ -19,37 +18,35 @@ from llm_runtime.api.faults import handle_faults
 from llm_runtime.api.front import Front, ServerSend
 from llm_runtime.api.inference import InferenceEndpoint
 from llm_runtime.api.services import Services
+from llm_runtime.web.asgi import ASGIApp
 
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing")
 
 
 class RuntimeApp(FastAPI):
-    """FastAPI with a door of its own for the hot paths. `attach` must come before the first request."""
+    """FastAPI behind a door of our own, which most requests never pass. `attach` must come before the
+    first request."""
 
-    _services: Services | None = None
-    _hot_paths: Mapping[str, InferenceEndpoint]
+    _door: ASGIApp | None = None
 
     def attach(self, services: Services, hot_paths: Mapping[str, InferenceEndpoint]) -> None:
-        self._services = services
-        self._hot_paths = hot_paths
-
-    def build_middleware_stack(self) -> StarletteApp:
-        assert self._services is not None
-        front: Any = Front(super().build_middleware_stack(), self._hot_paths, self._services)
-        origins = self._services.server.cors_allow_origins
+        door: ASGIApp = Front(super().__call__, hot_paths, services)
+        origins = services.server.cors_allow_origins
         if origins:
             # Around everything, so that a preflight needs no key and errors carry the headers too.
-            front = ServerSend(
-                CORSMiddleware(
-                    front,
-                    allow_origins=list(origins),
-                    allow_methods=["GET", "POST", "OPTIONS"],
-                    allow_headers=["*"],
-                    expose_headers=EXPOSED_HEADERS,
-                )
+            cors: Any = CORSMiddleware(
+                cast("Any", door),
+                allow_origins=list(origins),
+                allow_methods=["GET", "POST", "OPTIONS"],
+                allow_headers=["*"],
+                expose_headers=EXPOSED_HEADERS,
             )
-        app: StarletteApp = front
-        return app
+            door = ServerSend(cors)
+        self._door = door
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert self._door is not None
+        await self._door(scope, receive, send)
 
 
 def create_app(

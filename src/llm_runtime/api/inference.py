@@ -93,12 +93,12 @@ class InferenceEndpoint:
                 await abort_connection(scope, send)
         except ClientGone:
             self._refused(request, ClientGone.reason, 499)
-        except (BodyTooLarge, BodyTimeout) as error:
-            self._refused(request, error.reason, row_of(error).status)
-            await refuse_unread(send, receive, error, request_id)
         except LLMRuntimeError as error:
             self._refused(request, error.reason, row_of(error).status)
-            await send_error(send, error, request_id, write=self._dialect.error_body)
+            if request is None and isinstance(error, BodyTooLarge | BodyTimeout):
+                await refuse_unread(send, receive, error, request_id, write=self._dialect.error_body)
+            else:
+                await send_error(send, error, request_id, write=self._dialect.error_body)
         except Exception:
             log.exception("request.crashed", request_id=request_id)
             self._refused(request, INTERNAL_ERROR.reason, 500)

@@ -71,6 +71,10 @@ class UnsupportedEndpoint(InvalidRequest):
     reason = "unsupported_endpoint"
 
 
+class HeadersTooLarge(InvalidRequest):
+    reason = "headers_too_large"
+
+
 class UnsupportedMediaType(InvalidRequest):
     reason = "unsupported_media_type"
 

@@ -43,6 +43,11 @@ class SignalDrain:
         """The address uvicorn was told to bind; None where the server is not uvicorn."""
         return getattr(getattr(self._server, "config", None), "host", None)
 
+    @property
+    def num_workers(self) -> int:
+        """Processes that uvicorn was told to serve with; this is one of them."""
+        return getattr(getattr(self._server, "config", None), "workers", None) or 1
+
     def take_over(self) -> None:
         self._loop = asyncio.get_running_loop()
         if threading.current_thread() is not threading.main_thread():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -35,7 +35,7 @@ def request_id_of(headers: Headers) -> str:
     given = headers.get(b"x-request-id")
     if given is not None and _SAFE_ID.fullmatch(given):
         return given.decode("ascii")
-    return f"req_{uuid.uuid4().hex}"
+    return f"req_{os.urandom(16).hex()}"
 
 
 async def send_bytes(send: Send, status: int, headers: Iterable[Header], body: bytes) -> None:

@@ -13,7 +13,8 @@ from llm_runtime.core.errors import (
     UnsupportedMediaType,
 )
 from llm_runtime.web.asgi import Headers, Receive, Send
-from llm_runtime.web.errors import error_response
+from llm_runtime.web.errors import WriteError, error_response
+from llm_runtime.wire.errors import error_body
 
 LINGER_S = 2.0
 
@@ -59,13 +60,15 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int, timeou
         raise BodyTimeout(f"The request body was not received within {timeout_s:g} s.") from None
 
 
-async def refuse_unread(send: Send, receive: Receive, error: LLMRuntimeError, request_id: str) -> None:
+async def refuse_unread(
+    send: Send, receive: Receive, error: LLMRuntimeError, request_id: str, *, write: WriteError = error_body
+) -> None:
     """Answers while the client may still be sending, then closes the connection.
 
     What comes on is read and dropped for a moment: closing on unread bytes resets the connection, and
     the client might never see why.
     """
-    status, headers, body = error_response(error, request_id)
+    status, headers, body = error_response(error, request_id, write)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     try:

@@ -32,6 +32,7 @@ STATUS_TABLE: dict[type[e.LLMRuntimeError], Row] = {
     e.ModelNotFound: Row(404, _INVALID),
     e.BodyTooLarge: Row(413, _INVALID),
     e.BodyTimeout: Row(408, _INVALID),
+    e.HeadersTooLarge: Row(431, _INVALID),
     e.UnprocessableRequest: Row(422, _INVALID),
     e.UnsupportedEndpoint: Row(404, _INVALID),
     e.UnsupportedMediaType: Row(415, _INVALID),

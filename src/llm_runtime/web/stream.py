@@ -46,8 +46,9 @@ class StreamWriter:
         self.started = False
 
     async def _start(self) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self._head()}
         self.started = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": self._head()})
+        await self._send(start)
 
     async def run(self, handle: Pullable) -> None:
         """Returns after the last byte. Raises what ended the stream early, after telling the client

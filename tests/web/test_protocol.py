@@ -1,0 +1,173 @@
+"""Clients that do not get as far as the application: headers too slow or too large, and what is no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.http import CHAT, Connection, chat_body, chunk, connected, post, request_head
+from tests.support.scripted import MODEL, ScriptedBackend, answer
+from tests.support.server import MOCK, Served, serve
+
+HURRIED = {**MOCK, "limits.body_timeout_s": "0.2"}
+
+
+async def assert_refused(connection: Connection, status: int, code: str) -> None:
+    reply = await connection.reply()
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (status, code, "invalid_request_error")
+    assert reply.headers["connection"] == "close"
+    assert await connection.at_end()
+
+
+async def assert_serves(server: Served) -> None:
+    async with connected(server.port) as connection:
+        await connection.send(post(chat_body(MODEL)))
+        assert (await connection.reply()).status == 200
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GARBLE / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"{}\r\n\r\n",
+     b"POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+     b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+     b"GET / HTTP/1.1\r\nx-request-id: a\rb\r\n\r\n"],
+    ids=["method", "TLS", "version", "JSON", "two lengths", "length and chunks", "a bare CR"],
+)  # fmt: skip
+async def test_what_is_no_http(garbage: bytes) -> None:
+    async with serve(backend=ScriptedBackend(on_open=answer("a"))) as server:
+        async with connected(server.port) as connection:
+            await connection.send(garbage)
+            await assert_refused(connection, 400, "invalid_http")
+        await assert_serves(server)
+
+
+async def test_garbage_after_a_good_request_does_not_spoil_its_answer() -> None:
+    backend = ScriptedBackend()
+    async with serve(backend=backend) as server, connected(server.port) as connection:
+        await connection.send(post(chat_body(MODEL, stream=True)) + b"\0garbage\r\n\r\n")
+        engine = await backend.got(0)
+        await connection.send(b"and more of it")
+        engine.say("a", "b")
+        engine.end()
+        _, stream = await connection.streamed()
+        assert (stream.text, stream.done) == ("ab", True)
+        assert await connection.at_end()
+        await server.at_rest()
+
+
+async def test_who_is_deaf_still_notices_that_the_client_left() -> None:
+    backend = ScriptedBackend()
+    async with serve(backend=backend) as server:
+        connection = await Connection.open(server.port)
+        await connection.send(post(chat_body(MODEL), headers={"x-request-id": "one"}) + b"\0garbage")
+        await backend.got(0)
+        connection.close()
+        assert (await server.recorder.ended("one")).reason == "client_gone"
+
+
+async def test_garbage_as_the_next_request() -> None:
+    backend = ScriptedBackend(on_open=answer("a"))
+    async with serve(backend=backend) as server, connected(server.port) as connection:
+        await connection.send(post(chat_body(MODEL)))
+        assert (await connection.reply()).status == 200
+        await connection.send(b"\0garbage\r\n\r\n")
+        await assert_refused(connection, 400, "invalid_http")
+
+
+async def test_a_body_that_goes_wrong_on_its_way() -> None:
+    chunked = {"host": "x", "content-type": "application/json", "transfer-encoding": "chunked"}
+    async with serve(backend=ScriptedBackend(on_open=answer("a"))) as server:
+        async with connected(server.port) as connection:
+            await connection.send(request_head("POST", CHAT, chunked) + chunk(b'{"model":') + b"zz\r\n")
+            await assert_refused(connection, 400, "invalid_http")
+        async with connected(server.port) as connection:
+            wrong = {**chunked, "content-type": "text/plain"}
+            await connection.send(request_head("POST", CHAT, wrong) + chunk(b"abc"))
+            assert (await connection.reply()).status == 415
+            await connection.send(b"zz\r\n")
+            assert await connection.at_end()
+        await server.no_connections()
+        await assert_serves(server)
+
+
+async def test_headers_that_do_not_end() -> None:
+    async with serve(HURRIED, backend=ScriptedBackend(on_open=answer("a"))) as server:
+        connections = [await Connection.open(server.port) for _ in range(20)]
+        for connection in connections:
+            await connection.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-slow: ")
+        await assert_serves(server)
+        for connection in connections:
+            await assert_refused(connection, 408, "body_timeout")
+            connection.close()
+
+
+async def test_a_trickle_of_headers_is_no_progress() -> None:
+    async with serve(HURRIED) as server, connected(server.port) as connection:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+
+        async def trickle() -> None:
+            await connection.send(b"GET /health HTTP/1.1\r\n")
+            for number in range(1000):
+                await connection.send(b"x-%d: y\r\n" % number)
+                await asyncio.sleep(0.02)
+
+        trickling = asyncio.ensure_future(trickle())
+        assert (await connection.reply()).status == 408
+        assert loop.time() - began_at < 2
+        trickling.cancel()
+        await asyncio.wait([trickling])
+
+
+async def test_a_connection_that_says_nothing_is_closed_without_a_word() -> None:
+    async with serve(HURRIED) as server, connected(server.port) as connection:
+        assert await connection.at_end()
+
+
+async def test_time_between_requests_is_no_header_time() -> None:
+    backend = ScriptedBackend(on_open=answer("a"))
+    async with serve(HURRIED, backend=backend) as server, connected(server.port) as connection:
+        for _ in range(2):
+            await connection.send(post(chat_body(MODEL)))
+            assert (await connection.reply()).status == 200
+            await asyncio.sleep(0.4)
+
+
+async def test_a_long_answer_is_not_cut_by_the_headers_of_the_next_request() -> None:
+    """Pipelined, and late: the reply before stays whole, then the connection is over."""
+    backend = ScriptedBackend()
+    async with serve(HURRIED, backend=backend) as server, connected(server.port) as connection:
+        await connection.send(post(chat_body(MODEL, stream=True)) + b"GET /health HTTP/1.1\r\nx-slow: ")
+        engine = await backend.got(0)
+        await asyncio.sleep(0.4)
+        engine.say("a")
+        engine.end()
+        _, stream = await connection.streamed()
+        assert stream.done
+        assert await connection.at_end()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_headers_that_are_too_large(whole: bool) -> None:
+    async with serve() as server, connected(server.port) as connection:
+        head = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+        for number in range(200):
+            head += b"x-%d: %b\r\n" % (number, b"y" * 1000)
+        try:
+            await connection.send(head + (b"\r\n" if whole else b"x-last: "))
+            reply = await connection.reply()
+        except ConnectionError:
+            return  # it was refused while still sending
+        assert reply.status in ((200, 431) if whole else (431,))
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    backend = ScriptedBackend(on_open=answer("a"))
+    async with serve(backend=backend) as server, connected(server.port) as connection:
+        requests = [post(chat_body(MODEL), headers={"x-request-id": f"r{number}"}) for number in range(5)]
+        await connection.send(b"".join(requests))
+        for number in range(5):
+            reply = await connection.reply()
+            assert (reply.status, reply.headers["x-request-id"]) == (200, f"r{number}")
+        await server.at_rest()
