@@ -6,6 +6,7 @@ temporary folder and removes it. Prints seconds to the first token; fails if a s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -65,11 +66,25 @@ def served(name: str, command: list[str], folder: Path, environment: dict[str, s
         say(f"{name}: {first_token(port, process, started_at):.1f} s to the first token")
         os.killpg(process.pid, signal.SIGINT)
         status = process.wait(60)
+        wait_for_group(process.pid)
     finally:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    if status != 0:
+    # make itself ends by the signal that a terminal sends to everybody; the server must not.
+    if status not in ((0, -signal.SIGINT) if command[0] == "make" else (0,)):
         raise SystemExit(f"{name}: ended with status {status}")
+
+
+def wait_for_group(group: int) -> None:
+    """Until nobody of that process group is left."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise SystemExit("a stopped server is still there")
 
 
 def clean_environment(cache: Path) -> dict[str, str]:
