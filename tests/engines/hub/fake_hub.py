@@ -52,7 +52,9 @@ class FakeHub:
     cuts: by file, how many bytes of each answer's body are sent before the connection is dropped, one
     number for each answer, those used up are gone. answers: by a part of the path, what comes instead,
     likewise. sent: by file, what is sent in its place. with_ranges: whether Range is honoured.
-    with_checksums: whether the listing has any. token: without it nothing is answered.
+    stall_after: by file, how many bytes of each answer are sent before it goes silent: then `stalled`
+    is set and `resume` waited for. with_checksums: whether the listing has any. token: without it
+    nothing is answered.
     """
 
     files: dict[str, bytes]
@@ -60,6 +62,9 @@ class FakeHub:
     cuts: dict[str, list[int]] = field(default_factory=dict)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     sent: dict[str, bytes] = field(default_factory=dict)
+    stall_after: dict[str, int] = field(default_factory=dict)
+    stalled: threading.Event = field(default_factory=threading.Event)
+    resume: threading.Event = field(default_factory=threading.Event)
     with_ranges: bool = True
     with_checksums: bool = True
     token: str | None = None
@@ -208,7 +213,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             with hub.lock:
                 cut = hub.cuts[name].pop(0) if hub.cuts.get(name) else None
+            if name in hub.stall_after:
+                self._stall(content, headers)
+                return
         self._counted(status, content[start:], headers, cut)
+
+    def _stall(self, content: bytes, headers: dict[str, str]) -> None:
+        hub = self.server.hub
+        self._answer(200, content, headers, cut=next(iter(hub.stall_after.values())))
+        hub.stalled.set()
+        hub.resume.wait(30)
 
     def _counted(self, status: int, body: bytes, headers: dict[str, str], cut: int | None) -> None:
         hub = self.server.hub
