@@ -11,8 +11,9 @@ import pytest
 
 from llm_runtime.commands import doctor
 from llm_runtime.engines.assets import ModelStore
-from llm_runtime.engines.config import EnginesConfig, LlamaCppConfig, ModelConfig
-from llm_runtime.settings import Settings
+from llm_runtime.engines.config import BUILTIN_MODEL, EnginesConfig, LlamaCppConfig, ModelConfig, VllmConfig
+from llm_runtime.engines.weights import SafetensorsStore
+from llm_runtime.settings import Settings, load_settings
 from llm_runtime.web.config import ServerConfig
 
 
@@ -102,3 +103,29 @@ def test_a_container_that_may_use_less_than_it_sees_is_warned(tmp_path: Path) ->
     assert finding.status == "warn"
     assert "0.5 allowed" in finding.text
     assert "LLM_RUNTIME_N_THREADS" in finding.text
+
+
+def test_vllm_is_looked_for_without_being_loaded(tmp_path: Path) -> None:
+    found = doctor.engine(EnginesConfig(backend="vllm", vllm=VllmConfig(python=sys.executable)), os.environ)
+    assert (found.status, found.text.startswith(f"{sys.executable} has no vLLM")) == ("fail", True)
+    program = tmp_path / "serve"
+    program.touch(0o755)
+    for command, status in ((f"{program} serve", "ok"), (f"{tmp_path}/none serve", "fail")):
+        config = EnginesConfig(backend="vllm", vllm=VllmConfig(command=command))
+        assert doctor.engine(config, os.environ).status == status
+    contradicting = VllmConfig(command=str(program), extra_arguments="--port 1")
+    assert doctor.engine(EnginesConfig(backend="vllm", vllm=contradicting), os.environ).status == "fail"
+    found = doctor.engine(EnginesConfig(backend="vllm-inprocess"), os.environ)
+    assert found.status == "fail"
+
+
+def test_weights_that_would_have_to_be_converted_are_told_apart_from_those_that_are(tmp_path: Path) -> None:
+    settings = load_settings({"backend": "vllm"}, {})
+    store = ModelStore({}, folder=tmp_path / "models")
+    assert doctor.model(settings, store).status == "warn"
+    folder = SafetensorsStore({}, models=store)._folder_of(store.ensure(BUILTIN_MODEL))
+    folder.mkdir(parents=True)
+    (folder / "config.json").touch()
+    assert doctor.model(settings, store) == doctor.Finding("model", "ok", str(folder))
+    other = load_settings({"backend": "vllm", "model.path": "org/name"}, {})
+    assert doctor.model(other, store).status == "ok"

@@ -5,6 +5,7 @@ It starts nothing and changes nothing. What could crash (loading the engine) run
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import platform
@@ -20,10 +21,13 @@ from pathlib import Path
 from typing import Literal
 
 from llm_runtime.core.errors import ConfigError
-from llm_runtime.engines.assets import ModelStore
+from llm_runtime.engines.assets import BUILTIN_PREFIX, ModelStore
 from llm_runtime.engines.config import EnginesConfig
 from llm_runtime.engines.openai.target import Target
-from llm_runtime.engines.registry import NEEDS_WEIGHTS
+from llm_runtime.engines.registry import NEEDS_SAFETENSORS, NEEDS_WEIGHTS
+from llm_runtime.engines.vllm.command import entry_point, extra_arguments
+from llm_runtime.engines.vllm.core import installed_version
+from llm_runtime.engines.weights import SafetensorsStore
 from llm_runtime.settings import Settings, load_settings
 from llm_runtime.web.config import ServerConfig
 
@@ -74,6 +78,8 @@ def engine(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:
         return Finding("engine", "ok", "mock: built in")
     if engines.backend == "openai":
         return upstream(engines)
+    if engines.backend in ("vllm", "vllm-inprocess"):
+        return vllm(engines, environ)
     if binary := engines.llama_cpp.server_binary:
         if shutil.which(binary, path=environ.get("PATH")):
             return Finding("engine", "ok", f"llama.cpp: {binary}")
@@ -88,6 +94,21 @@ def upstream(engines: EnginesConfig) -> Finding:
     except ConfigError as error:
         return Finding("engine", "fail", error.message)
     return Finding("engine", "ok", f"openai: {target.name}, not asked")
+
+
+def vllm(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:
+    """Whether vLLM is where it would be started; it is looked for, not loaded."""
+    try:
+        extra_arguments(engines.vllm)
+        if engines.backend == "vllm-inprocess":
+            return Finding("engine", "ok", f"vllm-inprocess: vLLM {installed_version()}")
+        entry = asyncio.run(entry_point(engines.vllm, environ))
+    except ConfigError as error:
+        return Finding("engine", "fail", error.message)
+    if shutil.which(entry.words[0], path=environ.get("PATH")) is None:
+        return Finding("engine", "fail", f"engines.vllm.command: {entry.words[0]!r} is no program")
+    version = ".".join(map(str, entry.version)) or "of unknown version"
+    return Finding("engine", "ok", f"vllm: {version}, by {' '.join(entry.words)}")
 
 
 def _importable(module: str, environ: Mapping[str, str]) -> Finding:
@@ -111,6 +132,8 @@ def _importable(module: str, environ: Mapping[str, str]) -> Finding:
 
 def model(settings: Settings, store: ModelStore) -> Finding:
     """Whether the weights are here and, for the builtin model, intact."""
+    if settings.engines.backend in NEEDS_SAFETENSORS:
+        return _safetensors(settings.model.path, store)
     if settings.engines.backend not in NEEDS_WEIGHTS:
         return Finding("model", "ok", f"{settings.engines.backend}: needs no file here")
     ref = settings.model.path
@@ -126,6 +149,19 @@ def model(settings: Settings, store: ModelStore) -> Finding:
     if problem:
         return Finding("model", "fail", f"{problem}; remove it, then: llm-runtime models pull")
     return Finding("model", "ok", f"{found} ({found.stat().st_size / 1e6:,.1f} MB)")
+
+
+def _safetensors(ref: str, store: ModelStore) -> Finding:
+    if not ref.startswith(BUILTIN_PREFIX):
+        return Finding("model", "ok", f"{ref}: read by the engine")
+    try:
+        folder = SafetensorsStore({}, models=store).find(ref)
+    except ConfigError as error:
+        return Finding("model", "fail", error.message)
+    if folder is None:
+        hint = "is converted at the first start; or: llm-runtime models convert"
+        return Finding("model", "warn", f"{ref} {hint}")
+    return Finding("model", "ok", str(folder))
 
 
 def port(server: ServerConfig) -> Finding:

@@ -81,11 +81,16 @@ class SafetensorsStore:
     name only when it is complete.
     """
 
-    def __init__(self, environ: Mapping[str, str], tell: Callable[[str], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        tell: Callable[[str], object] = lambda _: None,
+        models: ModelStore | None = None,
+    ) -> None:
         """tell: is given a line before something that takes long."""
         self._environ = environ
         self._tell = tell
-        self._models = ModelStore(environ)
+        self._models = models or ModelStore(environ)
         self.folder = self._models.folder.parent / "safetensors"
 
     def find(self, ref: str) -> Path | None:
