@@ -99,7 +99,10 @@ def serve(
         str | None, typer.Option(help="Port to listen on.", show_default="8000", metavar="PORT")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help="Engine: llama.cpp, vllm, vllm-inprocess, hf, openai or mock.", show_default="llama.cpp")
+        str | None,
+        typer.Option(
+            help="Engine: llama.cpp, vllm, vllm-inprocess, hf, openai or mock.", show_default="llama.cpp"
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="GGUF file or builtin model.", show_default=BUILTIN)
