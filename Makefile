@@ -32,7 +32,7 @@ test: $(DEV) ## Run the tests (ARGS="tests/scheduling -k fair")
 	@exec $(BIN)/pytest $(ARGS)
 
 test-engines: $(DEV) vllm-env ## Run the tests of engines that take minutes to start, each on its real engine
-	@exec $(BIN)/pytest -m "vllm or hf" $(ARGS)
+	@exec $(BIN)/pytest -m "vllm or hf" -o faulthandler_timeout=1500 $(ARGS)
 
 bench-peers: ## Make .venv-peers/*, the gateways that ours is compared with (PEERS="baseline smg")
 	@PYTHON=$(PYTHON) scripts/bench_peers.sh $(PEERS)
