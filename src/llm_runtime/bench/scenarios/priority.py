@@ -16,7 +16,7 @@ from typing import Any
 
 from llm_runtime.bench import metrics
 from llm_runtime.bench.config import Target, TrafficClass
-from llm_runtime.bench.given import GivenSessions, given_plan, play
+from llm_runtime.bench.given import GivenSessions, given_plan, play, play_on_time
 from llm_runtime.bench.launch import launched
 from llm_runtime.bench.lengths import Fixed
 from llm_runtime.bench.records import RequestRecord
@@ -137,7 +137,7 @@ async def measure(quick: bool) -> Result:
             async with launched(serve_command("mock", ARMS[name].settings), {}) as url:
                 target = Target(url, ignore_eos=True)
                 await play(given_plan(target, given[:1]), given[:1])  # opens what is opened once
-                records = await play(given_plan(target, given), given)
+                records = await play_on_time(given_plan(target, given), given)
             num_failed += len(records) - len(metrics.completed(records))
             found[name].append(figures_of(records))
     figures: dict[str, float | None] = {}
