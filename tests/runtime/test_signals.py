@@ -218,6 +218,27 @@ async def test_a_second_signal_ends_it_at_once(way: str) -> None:
         assert "Traceback" not in await running.rest()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [(("--workers", "2"), "one process owns the queue"), (("--host", "0.0.0.0"), "without API keys")],
+)
+async def test_uvicorn_is_told_what_we_refuse(arguments: Sequence[str], why: str) -> None:
+    """What is given to uvicorn does not pass through our settings."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "uvicorn", "llm_runtime.main:app", "--port", str(free_port()), *arguments,
+        env={"PATH": os.environ["PATH"], "LLM_RUNTIME_BACKEND": "mock"}, cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(START_LIMIT_S):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    assert why in said.decode()
+
+
 # ---- fatal failures
 
 
