@@ -79,7 +79,11 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "server.keep_alive_s": Row(
             "How long an idle client connection stays open; more than the 60 s of common balancers."
         ),
-        "model.path": Row("A GGUF file, or a model that ships with the project.", "MODEL_PATH"),
+        "model.path": Row(
+            "A GGUF file or a folder of safetensors, as the engine wants it; a model of the hub that was pulled "
+            "(`hf:ORG/NAME[:FILE]`); or one that ships with the project.",
+            "MODEL_PATH",
+        ),
         "model.name": Row(
             "What clients ask for and see; by default the builtin's name or the file's stem.", "MODEL_NAME"
         ),
@@ -163,6 +167,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "engines.openai.models": Row(
             "Upstream: models to serve, `name` or `served=upstream`; none: all that it lists, or only "
             "`model.name` where that is set."
+        ),
+        "engines.openai.endpoints": Row(
+            "Upstream: APIs it has, of `chat`, `completions`, `responses`, `messages`, `embeddings`, `rerank` "
+            "and `tokenize`; none named: all. Responses and messages it lacks are made of chats here."
         ),
         "engines.openai.headers": Row("Upstream: headers for every request, `Name: value`.", secret=True),
         "engines.openai.tls_verify": Row("Upstream: whether its certificate must be valid."),

@@ -21,7 +21,7 @@ BUILTIN_MODEL = "builtin:smollm2-135m"
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """path: a GGUF file or `builtin:smollm2-135m`.
+    """path: a GGUF file, a folder of safetensors, `hf:ORG/NAME[:FILE]` or `builtin:smollm2-135m`.
 
     name: what clients ask for and see; by default the builtin's name or the file's stem.
     default_max_tokens: the cap when a request names none.
@@ -101,7 +101,8 @@ class OpenAIConfig:
     """An OpenAI-compatible server by URL.
 
     url: with a path it is taken as it is, as the SDKs' base URL; without one `/v1` is added. models:
-    `name` or `served=upstream`; empty: all that the server lists. headers: `Name: value`, sent with
+    `name` or `served=upstream`; empty: all that the server lists. endpoints: what it has; empty:
+    everything, as far as is known. headers: `Name: value`, sent with
     every request. tls_ca_file: PEM certificates to trust instead of the system's.
     connect_timeout_s: until a connection, with TLS, stands. health_path: below the server's root; None:
     `/health`, and where there is none the list of models. max_health_misses: in a row, until the server
@@ -111,6 +112,7 @@ class OpenAIConfig:
     url: str | None = None
     api_key: str | None = None
     models: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     tls_verify: bool = True
     tls_ca_file: str | None = None

@@ -15,6 +15,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import signal
 import socket
 import sys
@@ -63,8 +64,8 @@ def missing(required: tuple[str, ...] = REQUIRED) -> str | None:
             f"(pip install {' '.join(absent)}), or set engines.hf.python to one that has them"
         )
     version = importlib.metadata.version("transformers")
-    major, minor = version.split(".")[:2]
-    if (int(major), int(minor)) < MIN_TRANSFORMERS:
+    number = re.match(r"(\d+)\.(\d+)", version)
+    if number is not None and (int(number[1]), int(number[2])) < MIN_TRANSFORMERS:
         return (
             f"transformers {version} in the Python of engines.hf.python is too old; 4.56 or newer is needed"
         )
