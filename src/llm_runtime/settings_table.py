@@ -169,8 +169,8 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "`model.name` where that is set."
         ),
         "engines.openai.endpoints": Row(
-            "Upstream: APIs it has, of `chat`, `completions`, `responses`, `messages`, `embeddings`, `rerank` "
-            "and `tokenize`; none named: all. Responses and messages it lacks are made of chats here."
+            "Upstream: APIs it has, of `chat`, `completions`, `responses`, `messages`, `embeddings`, "
+            "`rerank`, `tokenize`; none named: all. Responses and messages it lacks are made of chats here."
         ),
         "engines.openai.headers": Row("Upstream: headers for every request, `Name: value`.", secret=True),
         "engines.openai.tls_verify": Row("Upstream: whether its certificate must be valid."),

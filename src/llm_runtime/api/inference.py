@@ -15,6 +15,7 @@ import structlog
 
 from llm_runtime.api.limits import RequestLimits
 from llm_runtime.api.services import Services
+from llm_runtime.api.translation import Translation
 from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError
 from llm_runtime.core.request import DEFAULT_PRIORITY, EndpointKind, RuntimeRequest
 from llm_runtime.runtime.handles import CompletionHandle
@@ -36,6 +37,7 @@ from llm_runtime.web.disconnect import DisconnectWatch
 from llm_runtime.web.errors import INTERNAL_ERROR, Header, row_of
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
+from llm_runtime.wire.facades import facade_for
 from llm_runtime.wire.json import JsonLimits, parse_body
 from llm_runtime.wire.requests import ParsedRequest
 
@@ -53,6 +55,13 @@ class _Arrival(NamedTuple):
     tenant: str
 
 
+class _Accepted(NamedTuple):
+    """translation: where a model's engine knows only chats, and the client asked for something else."""
+
+    request: RuntimeRequest
+    translation: Translation | None
+
+
 class InferenceEndpoint:
     """One (method, path). Called by uvicorn in the request's own task."""
 
@@ -67,6 +76,7 @@ class InferenceEndpoint:
         self._parse_request = parse
         self._services = services
         self._dialect = dialect_for(kind)
+        self._facade = facade_for(kind)
         self._big_bodies = big_bodies
         server = services.server
         self._json_limits = JsonLimits(max_messages=server.max_messages, max_tools=server.max_tools)
@@ -84,11 +94,11 @@ class InferenceEndpoint:
                 x_tenant_id=headers.get(b"x-tenant-id"),
             )
             body = await self._body(headers, receive)
-            request = await self._request(_Arrival(arrived_at, headers, request_id, tenant), body)
+            request, translation = await self._accept(_Arrival(arrived_at, headers, request_id, tenant), body)
             request_id = request.id
             permit = self._services.runtime.admit(request)
             handle = self._services.runtime.submit(request, permit)
-            await (self._stream if request.stream else self._plain)(handle, receive, send)
+            await (self._stream if request.stream else self._plain)(handle, translation, receive, send)
             if handle.cut_off:
                 await abort_connection(scope, send)
         except ClientGone:
@@ -117,16 +127,20 @@ class InferenceEndpoint:
         timeout_s = services.runtime.limits.body_timeout_s
         return await read_body(headers, receive, services.server.max_body_bytes, timeout_s)
 
-    async def _request(self, arrival: _Arrival, body: bytes) -> RuntimeRequest:
+    async def _accept(self, arrival: _Arrival, body: bytes) -> _Accepted:
         if len(body) <= BIG_BODY_BYTES:
-            parsed = self._parse(body)
+            parsed, translation = self._parse(body)
         else:
             # One at a time and off the loop: a few huge prompts must not stop everybody's tokens.
             async with self._big_bodies:
-                parsed = await asyncio.to_thread(self._parse, body)
+                parsed, translation = await asyncio.to_thread(self._parse, body)
+        return _Accepted(self._request(arrival, parsed, translated=translation is not None), translation)
+
+    def _request(self, arrival: _Arrival, parsed: ParsedRequest, *, translated: bool) -> RuntimeRequest:
         services = self._services
         runtime = services.runtime
-        pool = runtime.pool_for(parsed.model, self._kind)
+        kind = EndpointKind.CHAT if translated else self._kind
+        pool = runtime.pool_for(parsed.model, kind)
         prompt_tokens = parsed.prompt_tokens_exact
         if prompt_tokens is None:
             prompt_tokens = services.estimator.estimate(parsed.model, parsed.prompt_bytes)
@@ -137,7 +151,7 @@ class InferenceEndpoint:
         request = RuntimeRequest(
             id=runtime.unique_id(arrival.request_id),
             model=parsed.model,
-            kind=self._kind,
+            kind=kind,
             body=parsed.body,
             arrived_at=arrival.at,
             created=int(runtime.clock.wall()),
@@ -151,29 +165,43 @@ class InferenceEndpoint:
             num_prompt_bytes=parsed.prompt_bytes,
             max_tokens=max_tokens,
             cap_field=parsed.cap_field,
+            via=self._kind if translated else None,
         )
         runtime.check(request)
         return request
 
-    def _parse(self, body: bytes) -> ParsedRequest:
-        return self._parse_request(parse_body(body, self._json_limits))
+    def _parse(self, body: bytes) -> tuple[ParsedRequest, Translation | None]:
+        parsed = self._parse_request(parse_body(body, self._json_limits))
+        runtime = self._services.runtime
+        if self._facade is None or runtime.serves(parsed.model, self._kind):
+            return parsed, None
+        if not runtime.serves(parsed.model, EndpointKind.CHAT):
+            return parsed, None  # and then there is no such model, or it does neither
+        translation = Translation.of(self._facade, parsed)
+        return translation.chat, translation
 
     # ---- from a request to bytes
 
-    async def _plain(self, handle: RequestHandle, receive: Receive, send: Send) -> None:
+    async def _plain(
+        self, handle: RequestHandle, translation: Translation | None, receive: Receive, send: Send
+    ) -> None:
         assert isinstance(handle, CompletionHandle)
         async with DisconnectWatch(receive, handle.client_gone), handle:
             body = await handle.result()
+            if translation is not None:
+                body = translation.reply(body)
             headers = self._reply_headers(handle)
             headers.append((b"content-type", b"application/json"))
             headers.append((b"content-length", b"%d" % len(body)))
             await send_bytes(send, 200, headers, body)
 
-    async def _stream(self, handle: RequestHandle, receive: Receive, send: Send) -> None:
+    async def _stream(
+        self, handle: RequestHandle, translation: Translation | None, receive: Receive, send: Send
+    ) -> None:
         writer = StreamWriter(send, self._dialect, partial(self._stream_headers, handle))
         try:
             async with DisconnectWatch(receive, handle.client_gone), handle:
-                await writer.run(handle)
+                await writer.run(handle if translation is None else translation.stream(handle))
         except LLMRuntimeError:
             if not writer.started:
                 raise

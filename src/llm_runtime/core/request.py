@@ -13,7 +13,7 @@ DEFAULT_PRIORITY = 5
 
 
 class EndpointKind(StrEnum):
-    """Which API a request came by. The value is the label in metrics and logs."""
+    """An API. The value is the label in metrics and logs."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -65,6 +65,7 @@ class RuntimeRequest:
         the truth.
     max_tokens: cap on generated tokens of one sequence, always set (>= 1).
     body: the client's JSON object after validation; our own fields are already taken out.
+    via: the API the client used, where its request was translated into `kind`.
     cap_field: where the client itself named the cap; None: it did not. In `body` it is `max_tokens`.
     include_usage: the client asked for the usage event of a stream.
     arrived_at: monotonic; created: Unix seconds.
@@ -86,3 +87,9 @@ class RuntimeRequest:
     num_prompt_bytes: int = 0
     max_tokens: int = 1
     cap_field: str | None = None
+    via: EndpointKind | None = None
+
+    @property
+    def endpoint(self) -> EndpointKind:
+        """The API the client used: the label in metrics and logs."""
+        return self.via or self.kind

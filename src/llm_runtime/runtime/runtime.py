@@ -209,6 +209,10 @@ class Runtime:
             raise UnsupportedEndpoint(message, param="model")
         return pool
 
+    def serves(self, model: str, kind: EndpointKind) -> bool:
+        """From any thread."""
+        return kind in self._by_model.get(model, ())
+
     def check(self, request: RuntimeRequest) -> None:
         """Raises InvalidRequest for what no replica of the model can do, before any limit is charged."""
         pool = self.pool_for(request.model, request.kind)

@@ -85,7 +85,7 @@ def _identity(request: RuntimeRequest) -> dict[str, Any]:
         "request_id": request.id,
         "tenant": request.tenant,
         "model": request.model,
-        "endpoint": request.kind.value,
+        "endpoint": request.endpoint.value,
         "priority": request.priority,
         "stream": request.stream,
     }

@@ -114,7 +114,7 @@ class MetricsCollector:
     def accepted(self, request: RuntimeRequest) -> None:
         self._active.add(request.id)
         self.counts.requests += 1
-        self.counts.accepted[self._labels.model(request.model), request.kind.value] += 1
+        self.counts.accepted[self._labels.model(request.model), request.endpoint.value] += 1
 
     def rejected(self, request: RuntimeRequest, error: LLMRuntimeError) -> None:
         self._end(request, Outcome.REJECTED, self._labels.error(error))
@@ -174,7 +174,7 @@ class MetricsCollector:
             self._active.remove(request.id)
         else:
             counts.requests += 1
-        counts.ended[labels.model(request.model), request.kind.value, outcome.value, reason] += 1
+        counts.ended[labels.model(request.model), request.endpoint.value, outcome.value, reason] += 1
         if outcome is Outcome.REJECTED:
             counts.rejections[reason, label_values.priority(request.priority)] += 1
         if labels.with_tenants:
@@ -184,7 +184,7 @@ class MetricsCollector:
         counts, labels = self.counts, self._labels
         if usage.prompt_tokens or usage.completion_tokens:
             source = "estimate" if usage.estimated else "engine"
-            key = (labels.model(request.model), request.kind.value, source)
+            key = (labels.model(request.model), request.endpoint.value, source)
             counts.prompt_tokens[key] += usage.prompt_tokens
             counts.cached_tokens[key] += usage.cached_tokens
             counts.completion_tokens[key] += usage.completion_tokens
@@ -194,7 +194,7 @@ class MetricsCollector:
             counts.tenant_tokens[tenant, "completion"] += usage.completion_tokens
 
     def _series(self, request: RuntimeRequest) -> RequestSeries:
-        kind, band = request.kind.value, priority_class(request.priority).value
+        kind, band = request.endpoint.value, priority_class(request.priority).value
         key = (self._labels.model(request.model), kind, band)
         series = self.series.get(key)
         if series is None:

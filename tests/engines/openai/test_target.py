@@ -12,7 +12,7 @@ import pytest
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.config import OpenAIConfig
-from llm_runtime.engines.openai.target import ENDPOINTS, Target, secrets_of
+from llm_runtime.engines.openai.target import ENDPOINTS, Target, endpoints_of, secrets_of
 
 SECRET = "sk-UPSTREAMSECRET"
 
@@ -45,6 +45,13 @@ def test_every_endpoint_has_a_path() -> None:
     there = target("http://h")
     assert frozenset(EndpointKind) == ENDPOINTS
     assert len({there.path(kind) for kind in EndpointKind}) == len(EndpointKind)
+
+
+def test_endpoints() -> None:
+    assert endpoints_of(OpenAIConfig()) == ENDPOINTS
+    assert endpoints_of(OpenAIConfig(endpoints=("chat",))) == {EndpointKind.CHAT}
+    with pytest.raises(ConfigError, match="'chats' is none of chat, completions"):
+        endpoints_of(OpenAIConfig(endpoints=("chat", "chats")))
 
 
 def test_address() -> None:

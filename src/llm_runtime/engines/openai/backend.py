@@ -20,7 +20,7 @@ from llm_runtime.engines.openai.calls import upstream_body, upstream_call
 from llm_runtime.engines.openai.names import configured_names
 from llm_runtime.engines.openai.probe import Probe
 from llm_runtime.engines.openai.refusals import refusal
-from llm_runtime.engines.openai.target import ENDPOINTS, Target
+from llm_runtime.engines.openai.target import Target, endpoints_of
 from llm_runtime.engines.openai.watch import UpstreamWatch
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.protocol import Limits
@@ -76,7 +76,7 @@ class OpenAIBackend:
             batching=Batching.CONTINUOUS,
             num_slots=num_slots,
             context_tokens=None,
-            endpoints=ENDPOINTS,
+            endpoints=endpoints_of(config),
             model_created=model_created,
             models=tuple(self._names),
             content_parts=None,

@@ -81,6 +81,15 @@ class Target:
         return self.root + path + self.query
 
 
+def endpoints_of(config: OpenAIConfig) -> frozenset[EndpointKind]:
+    """Raises ConfigError."""
+    unknown = sorted(set(config.endpoints) - {kind.value for kind in ENDPOINTS})
+    if unknown:
+        known = ", ".join(kind.value for kind in EndpointKind)
+        raise ConfigError(f"engines.openai.endpoints: {unknown[0]!r} is none of {known}")
+    return frozenset(map(EndpointKind, config.endpoints)) or ENDPOINTS
+
+
 def secrets_of(config: OpenAIConfig) -> tuple[str, ...]:
     """Every literal that must not appear in a log: the key, header values, the URL's user part."""
     found = [config.api_key or ""]

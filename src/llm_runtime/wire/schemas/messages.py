@@ -28,6 +28,7 @@ class MessagesRequest(SharedFields):
     stream: Bool | None = None
     system: Str | Blocks | None = None
     temperature: Temperature | None = None
+    thinking: dict[Str, Any] | None = None
     tools: Annotated[list[dict[Str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: dict[Str, Any] | None = None
     top_k: Annotated[int, Strict(), Field(ge=-1, le=2**31 - 1)] | None = None
