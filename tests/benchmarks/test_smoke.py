@@ -18,7 +18,7 @@ from benchmarks.overhead.turn import Turn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and core masks are Linux's")
 
-TINY = Plan(rounds=1, streams_s=0.5, steps_s=0.3, plain_s=0.3, poisson_s=0.5, warmup_s=0.1, streams=4,
+TINY = Plan(rounds=1, streams_s=0.5, steps_s=0.3, plain_s=1.5, poisson_s=0.5, warmup_s=0.1, streams=4,
             num_tokens=8, gap_s=0.01, concurrency=2, rate_per_s=20.0)  # fmt: skip
 with_baseline = pytest.mark.skipif(
     known()[BASELINE].missing is not None, reason="needs `make bench-peers PEERS=baseline`"
