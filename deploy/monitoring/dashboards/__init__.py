@@ -1,0 +1,1 @@
+"""What the Grafana dashboards show. `parts` says what a dashboard is made of; each other module is one."""
