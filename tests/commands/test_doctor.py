@@ -11,7 +11,14 @@ import pytest
 
 from llm_runtime.commands import doctor
 from llm_runtime.engines.assets import ModelStore
-from llm_runtime.engines.config import BUILTIN_MODEL, EnginesConfig, LlamaCppConfig, ModelConfig, VllmConfig
+from llm_runtime.engines.config import (
+    BUILTIN_MODEL,
+    EnginesConfig,
+    HfConfig,
+    LlamaCppConfig,
+    ModelConfig,
+    VllmConfig,
+)
 from llm_runtime.engines.weights import SafetensorsStore
 from llm_runtime.settings import Settings, load_settings
 from llm_runtime.web.config import ServerConfig
@@ -129,3 +136,28 @@ def test_weights_that_would_have_to_be_converted_are_told_apart_from_those_that_
     assert doctor.model(settings, store) == doctor.Finding("model", "ok", str(folder))
     other = load_settings({"backend": "vllm", "model.path": "org/name"}, {})
     assert doctor.model(other, store).status == "ok"
+
+
+def test_a_model_of_the_hub_has_to_be_here(tmp_path: Path) -> None:
+    settings = load_settings({"backend": "hf", "model.path": "hf:org/name"}, {})
+    found = doctor.model(settings, ModelStore({"LLM_RUNTIME_CACHE": str(tmp_path)}))
+    assert found.status == "fail"
+    assert "llm-runtime models pull hf:org/name" in found.text
+
+
+def test_transformers_is_looked_for_without_being_loaded(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    found = doctor.engine(EnginesConfig(backend="hf", hf=HfConfig(python=str(bare))), os.environ)
+    assert found.status == "fail"
+    assert "lacks torch, transformers" in found.text
+    for name, version in (("torch", "2.9"), ("transformers", "4.57.1")):
+        for part in (name, f"{name}-{version}.dist-info"):
+            (tmp_path / "packages" / part).mkdir(parents=True)
+        (tmp_path / "packages" / name / "__init__.py").write_text("raise RuntimeError('loaded')")
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        (tmp_path / "packages" / f"{name}-{version}.dist-info" / "METADATA").write_text(about)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path / "packages")}
+    found = doctor.engine(EnginesConfig(backend="hf", hf=HfConfig(python=sys.executable)), environ)
+    assert (found.status, found.text) == ("ok", f"hf: transformers 4.57.1, torch 2.9, by {sys.executable}")

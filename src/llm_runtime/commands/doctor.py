@@ -23,6 +23,9 @@ from typing import Literal
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.assets import BUILTIN_PREFIX, ModelStore
 from llm_runtime.engines.config import EnginesConfig
+from llm_runtime.engines.hf.backend import installed
+from llm_runtime.engines.hub.ref import PREFIX as HUB_PREFIX
+from llm_runtime.engines.hub.ref import HubRef
 from llm_runtime.engines.openai.target import Target
 from llm_runtime.engines.registry import NEEDS_SAFETENSORS, NEEDS_WEIGHTS
 from llm_runtime.engines.vllm.command import entry_point, extra_arguments
@@ -80,6 +83,8 @@ def engine(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:
         return upstream(engines)
     if engines.backend in ("vllm", "vllm-inprocess"):
         return vllm(engines, environ)
+    if engines.backend == "hf":
+        return transformers(engines, environ)
     if binary := engines.llama_cpp.server_binary:
         if shutil.which(binary, path=environ.get("PATH")):
             return Finding("engine", "ok", f"llama.cpp: {binary}")
@@ -109,6 +114,14 @@ def vllm(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:
         return Finding("engine", "fail", f"engines.vllm.command: {entry.words[0]!r} is no program")
     version = ".".join(map(str, entry.version)) or "of unknown version"
     return Finding("engine", "ok", f"vllm: {version}, by {' '.join(entry.words)}")
+
+
+def transformers(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:
+    """Whether the Python that would run Transformers has what it needs; nothing is loaded."""
+    try:
+        return Finding("engine", "ok", f"hf: {installed(engines.hf, environ)}")
+    except ConfigError as error:
+        return Finding("engine", "fail", error.message)
 
 
 def _importable(module: str, environ: Mapping[str, str]) -> Finding:
@@ -152,9 +165,11 @@ def model(settings: Settings, store: ModelStore) -> Finding:
 
 
 def _safetensors(ref: str, store: ModelStore) -> Finding:
-    if not ref.startswith(BUILTIN_PREFIX):
+    if not ref.startswith((BUILTIN_PREFIX, HUB_PREFIX)):
         return Finding("model", "ok", f"{ref}: read by the engine")
     try:
+        if ref.startswith(HUB_PREFIX):
+            return Finding("model", "ok", str(store.hub.demand(HubRef.parse(ref))))
         folder = SafetensorsStore({}, models=store).find(ref)
     except ConfigError as error:
         return Finding("model", "fail", error.message)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from llm_runtime.engines.base import BackendInfo, Batching
 from llm_runtime.engines.child_backend import ChildBackend, EngineHost, log_engine_line
 from llm_runtime.engines.config import HfConfig
 from llm_runtime.engines.hf.fields import check
+from llm_runtime.engines.hf.host import CANNOT
 from llm_runtime.engines.hf.life import HfLife
 from llm_runtime.engines.process import EngineProcess, ProcessSpec, child_environment, scratch_directory
 from llm_runtime.engines.threads import default_threads
@@ -27,6 +30,7 @@ from llm_runtime.engines.upstream.client import Upstream
 NAME = "hf"
 HOST_MODULE = "llm_runtime.engines.hf.host"
 ENDPOINTS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
+PROBE_TIMEOUT_S = 30.0
 NEIGHBOUR = ".venv-vllm"
 """vLLM's environment beside ours has Transformers as well."""
 
@@ -69,14 +73,11 @@ class HfBackend(ChildBackend[HfLife]):
         python = find_python(self._config, self._host.environ)
         scratch = scratch_directory()
         socket_path = scratch / "engine.sock"
-        # The other environment sees of ours this package only, not the libraries beside it.
-        (scratch / "llm_runtime").symlink_to(Path(llm_runtime.__file__).parent)
-        search_path = os.pathsep.join(filter(None, (str(scratch), self._host.environ.get("PYTHONPATH"))))
         process = await EngineProcess.start(
             ProcessSpec(
                 name=NAME,
                 command=(python, "-P", "-m", HOST_MODULE, *self._arguments(socket_path)),
-                environment=child_environment(self._host.environ, {"PYTHONPATH": search_path}),
+                environment=_environment(scratch, self._host.environ),
                 state_dir=self._host.state_dir,
                 grace_s=self._host.supervision.stop_grace_s,
                 scratch=scratch,
@@ -104,6 +105,32 @@ class HfBackend(ChildBackend[HfLife]):
         )
 
 
+def installed(config: HfConfig, environ: Mapping[str, str]) -> str:
+    """What the engine would be made of, in words; nothing of it is loaded. Blocks for a moment.
+
+    Raises ConfigError, as a start would.
+    """
+    python = find_python(config, environ)
+    command = (python, "-P", "-c", f"from {HOST_MODULE} import tell; tell()")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            child = subprocess.run(
+                command,
+                env=_environment(Path(folder), environ),
+                capture_output=True,
+                text=True,
+                timeout=PROBE_TIMEOUT_S,
+                check=False,
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"engines.hf.python: {python} cannot be run ({type(error).__name__})") from error
+    if child.returncode != 0:
+        last = (child.stderr.strip().splitlines() or ["no reason given"])[-1]
+        told = child.stdout.removeprefix(CANNOT) if child.stdout.startswith(CANNOT) else last
+        raise ConfigError(told.strip())
+    return f"{child.stdout.strip()}, by {python}"
+
+
 def find_python(config: HfConfig, environ: Mapping[str, str]) -> str:
     """The interpreter to run: the one configured; ours, if it has Transformers; vLLM's beside ours.
 
@@ -121,3 +148,11 @@ def find_python(config: HfConfig, environ: Mapping[str, str]) -> str:
     beside = Path(sys.prefix).with_name(NEIGHBOUR) / "bin" / "python"
     ours = importlib.util.find_spec("transformers") is not None
     return str(beside) if not ours and beside.exists() else sys.executable
+
+
+def _environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """For a Python of another environment: of ours it sees this package, by a link in the empty folder,
+    and not the libraries beside it."""
+    (folder / "llm_runtime").symlink_to(Path(llm_runtime.__file__).parent)
+    search_path = os.pathsep.join(filter(None, (str(folder), environ.get("PYTHONPATH"))))
+    return child_environment(environ, {"PYTHONPATH": search_path})

@@ -72,6 +72,14 @@ def missing(required: tuple[str, ...] = REQUIRED) -> str | None:
     return None
 
 
+def tell() -> None:
+    """Prints what would be used, or CANNOT: for `backend.installed`."""
+    if (cause := missing()) is not None:
+        give_up(cause)
+    found = [f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "torch")]
+    print(", ".join(found))  # noqa: T201
+
+
 def main(argv: list[str] | None = None) -> NoReturn:
     options = arguments(argv)
     if (cause := missing()) is not None:
