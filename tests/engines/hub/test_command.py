@@ -8,31 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from llm_runtime.core.errors import ConfigError
-from llm_runtime.engines.assets import ModelStore, resolve_model, served_name
+from llm_runtime.engines.assets import resolve_model, served_name
 from llm_runtime.engines.config import ModelConfig
 from llm_runtime.engines.hub.store import HubStore
 from llm_runtime.engines.weights import resolve_safetensors
-from tests.engines.hub.fake_hub import COMMIT, REPO, FakeHub, serving
-from tests.engines.hub.test_pull import GGUF, GGUF_REF, LARGE, NEEDED, NOT_NEEDED, REF, bring
+from tests.engines.hub.fake_hub import COMMIT, REPO, FakeHub
+from tests.engines.hub.pulling import GGUF, GGUF_REF, REF, bring
 
 WITHIN_S = 60
-
-
-@pytest.fixture
-def hub() -> Iterator[FakeHub]:
-    with serving(FakeHub({**NEEDED, **NOT_NEEDED}, LARGE)) as hub:
-        yield hub
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> HubStore:
-    return ModelStore({"LLM_RUNTIME_CACHE": str(tmp_path)}).hub
 
 
 def command(*arguments: str) -> list[str]:
