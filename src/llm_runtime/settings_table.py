@@ -80,8 +80,8 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "How long an idle client connection stays open; more than the 60 s of common balancers."
         ),
         "model.path": Row(
-            "A GGUF file or a folder of safetensors, as the engine wants it; a model of the hub that was pulled "
-            "(`hf:ORG/NAME[:FILE]`); or one that ships with the project.",
+            "A GGUF file or a folder of safetensors, as the engine wants it; a model of the hub that was "
+            "pulled (`hf:ORG/NAME[:FILE]`); or one that ships with the project.",
             "MODEL_PATH",
         ),
         "model.name": Row(
