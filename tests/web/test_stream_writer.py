@@ -87,6 +87,15 @@ async def test_an_empty_answer_is_a_reply_too() -> None:
     assert wire.complete
 
 
+@pytest.mark.parametrize("items", [(b"a", b"b"), (b"a", b"b", END)])
+async def test_a_receipt_is_a_comment_after_the_last_event(items: tuple[Any, ...]) -> None:
+    wire = Wire()
+    made = StreamWriter(wire.send, dialect_for(EndpointKind.CHAT), head, lambda: b"queue;dur=1")
+    await made.run(Source(*items, ends_with_last=END not in items))
+    assert b"".join(wire.sent) == b"ab: queue;dur=1\n\n"
+    assert wire.complete
+
+
 async def test_a_wake_up_sends_nothing() -> None:
     wire = Wire()
     await writer(wire).run(Source(b"", b"", b"a"))

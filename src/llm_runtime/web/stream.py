@@ -35,14 +35,24 @@ class EventDialect(Protocol):
 
 class StreamWriter:
     """Owned by the request's task. `started` tells whether the status line is out: before that an
-    error still has a status of its own, afterwards it becomes the stream's last event."""
+    error still has a status of its own, afterwards it becomes the stream's last event.
 
-    __slots__ = ("_dialect", "_head", "_send", "started")
+    head: the headers, asked for when they go out. receipt: what a comment after the last event says.
+    """
 
-    def __init__(self, send: Send, dialect: EventDialect, head: Callable[[], list[Header]]) -> None:
+    __slots__ = ("_dialect", "_head", "_receipt", "_send", "started")
+
+    def __init__(
+        self,
+        send: Send,
+        dialect: EventDialect,
+        head: Callable[[], list[Header]],
+        receipt: Callable[[], bytes] | None = None,
+    ) -> None:
         self._send = send
         self._dialect = dialect
         self._head = head
+        self._receipt = receipt
         self.started = False
 
     async def _start(self) -> None:
@@ -60,7 +70,7 @@ class StreamWriter:
                 if item.__class__ is not bytes:
                     if not self.started:
                         await self._start()
-                    await send({"type": "http.response.body", "body": b""})
+                    await self._end(b"")
                     return
                 if not item:
                     if handle.keep_alive_due:
@@ -71,7 +81,7 @@ class StreamWriter:
                 if handle.finished is None:
                     await send({"type": "http.response.body", "body": item, "more_body": True})
                 else:
-                    await send({"type": "http.response.body", "body": item})
+                    await self._end(item)
                     return
         except ClientGone:
             raise
@@ -81,6 +91,11 @@ class StreamWriter:
         except Exception:
             await self._fail(INTERNAL_ERROR)
             raise
+
+    async def _end(self, last: bytes) -> None:
+        if self._receipt is not None:
+            last += b": " + self._receipt() + b"\n\n"
+        await self._send({"type": "http.response.body", "body": last})
 
     async def _keep_alive(self, handle: Pullable) -> None:
         handle.keep_alive_due = False
