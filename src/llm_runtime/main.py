@@ -53,8 +53,9 @@ from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.dispatcher import Dispatcher
 from llm_runtime.runtime.drain import SignalDrain
+from llm_runtime.runtime.pools import Pool
 from llm_runtime.runtime.replica import Replica
-from llm_runtime.runtime.runtime import Pool, Runtime
+from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.runtime.state import StateReader
 from llm_runtime.scheduling.presets import build_scheduler
 from llm_runtime.settings import DEFAULT_ORIGIN, Settings, is_loopback, load_settings
@@ -125,7 +126,7 @@ def build(settings: Settings, *, backend: Backend | None = None, listeners: Sequ
     runtime.add_background("loop lag", lag.run)
     if gpu.enabled:
         runtime.add_background("gpu telemetry", gpu.run)
-    runtime.on_models = metrics.add_models
+    runtime.index.on_change = metrics.add_models
     runtime.on_settled = _learner(runtime, estimator, queue_cap, clock)
     sources = Sources(metrics=metrics, runtime=StateReader(runtime), loop_lag=lag, gpu=gpu)
     services = Services(

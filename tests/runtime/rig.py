@@ -22,9 +22,10 @@ from llm_runtime.routing.router import Router
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.dispatcher import Dispatcher
 from llm_runtime.runtime.handles import CompletionHandle
+from llm_runtime.runtime.pools import Pool
 from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.request_handle import RequestHandle
-from llm_runtime.runtime.runtime import Pool, Runtime
+from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.scheduling.base import Scheduler
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler

@@ -172,10 +172,10 @@ class InferenceEndpoint:
 
     def _parse(self, body: bytes) -> tuple[ParsedRequest, Translation | None]:
         parsed = self._parse_request(parse_body(body, self._json_limits))
-        runtime = self._services.runtime
-        if self._facade is None or runtime.serves(parsed.model, self._kind):
+        index = self._services.runtime.index
+        if self._facade is None or index.serves(parsed.model, self._kind):
             return parsed, None
-        if not runtime.serves(parsed.model, EndpointKind.CHAT):
+        if not index.serves(parsed.model, EndpointKind.CHAT):
             return parsed, None  # and then there is no such model, or it does neither
         translation = Translation.of(self._facade, parsed)
         return translation.chat, translation

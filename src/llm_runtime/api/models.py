@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from llm_runtime.api.services import Services
 from llm_runtime.core.errors import ModelNotFound
-from llm_runtime.runtime.runtime import Pool
+from llm_runtime.runtime.pools import Pool
 
 
 def router(services: Services) -> APIRouter:

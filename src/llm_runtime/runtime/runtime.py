@@ -17,18 +17,17 @@ from llm_runtime.core.errors import (
     Draining,
     InvalidRequest,
     LLMRuntimeError,
-    ModelNotFound,
-    UnsupportedEndpoint,
 )
 from llm_runtime.core.events import Events
 from llm_runtime.core.outcome import Outcome, RequestRecord
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
-from llm_runtime.engines.base import BackendInfo, BackendState
+from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.dispatcher import Dispatcher
 from llm_runtime.runtime.engine_life import EngineLife
 from llm_runtime.runtime.handles import CompletionHandle, StreamingHandle
 from llm_runtime.runtime.in_flight import InFlight
+from llm_runtime.runtime.pools import ModelIndex, Pool
 from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.runtime.supervise import TaskSupervisor, Work
 from llm_runtime.wire.messages import refuse_parts
@@ -42,30 +41,6 @@ CONVERSATIONS = frozenset({EndpointKind.CHAT, EndpointKind.TOKENIZE})
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """The models and endpoint kinds that share slots: one dispatcher, one queue.
-
-    Most pools have one model. An upstream by URL may have many, and which is known once it answers.
-    """
-
-    model: str
-    kinds: frozenset[EndpointKind]
-    dispatcher: Dispatcher
-
-    @property
-    def info(self) -> BackendInfo:
-        return next(iter(self.dispatcher.replicas.values())).backend.info
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """What clients may ask for; empty while that is not known yet."""
-        if self.info.models is None:
-            return (self.model,)
-        names = (name for replica in self.dispatcher.replicas.values() for name in replica.backend.info.names)
-        return tuple(dict.fromkeys(names))
-
-
-@dataclass(frozen=True, slots=True)
 class Readiness:
     ready: bool
     reason: str | None = None
@@ -74,8 +49,7 @@ class Readiness:
 class Runtime:
     """Entered once by the application's lifespan; every other method runs on that loop's thread.
 
-    Hooks: `on_ready` and `on_fatal`, called at most once; `on_settled`; `on_models`, told of all names
-    when they have changed.
+    Hooks, each called at most once but `on_settled`: `on_ready`, `on_fatal`.
     """
 
     def __init__(
@@ -88,9 +62,7 @@ class Runtime:
         limits: LimitsConfig,
     ) -> None:
         self._pools = tuple(pools)
-        self._by_model: dict[str, dict[EndpointKind, Pool]] = {}
-        self.on_models: Callable[[tuple[str, ...]], None] | None = None
-        self._index_models()
+        self.index = ModelIndex(self._pools)
         self._admission = admission
         self._events = events
         self.on_settled: Callable[[RequestRecord], None] | None = None
@@ -122,17 +94,8 @@ class Runtime:
                 life = EngineLife(replica, self._events, partial(self._engine_changed, pool.dispatcher))
                 self._supervisor.spawn(f"engine {replica.id}", life.run, "fatal")
 
-    def _index_models(self) -> None:
-        index: dict[str, dict[EndpointKind, Pool]] = {}
-        for pool in self._pools:
-            for model in pool.models:
-                index.setdefault(model, {}).update(dict.fromkeys(pool.kinds, pool))
-        known, self._by_model = self._by_model, index
-        if self.on_models is not None and known.keys() != index.keys():
-            self.on_models(tuple(index))
-
     def _engine_changed(self, dispatcher: Dispatcher) -> None:
-        self._index_models()
+        self.index.refresh()
         if self.on_ready is not None and self.readiness().ready:
             announce, self.on_ready = self.on_ready, None
             announce()
@@ -195,23 +158,8 @@ class Runtime:
         return candidate
 
     def pool_for(self, model: str, kind: EndpointKind) -> Pool:
-        """Raises ModelNotFound; UnsupportedEndpoint where the model does not serve this endpoint;
-        BackendUnavailable where nobody can know yet whether the model exists."""
-        kinds = self._by_model.get(model)
-        if kinds is None:
-            if not all(pool.models for pool in self._pools):
-                raise BackendUnavailable("No engine is available: its models are not known yet.")
-            shown = model if len(model) <= 80 else model[:77] + "..."
-            raise ModelNotFound(f"The model '{shown}' does not exist.", param="model")
-        pool = kinds.get(kind)
-        if pool is None:
-            message = f"The model '{model}' does not support this endpoint."
-            raise UnsupportedEndpoint(message, param="model")
-        return pool
-
-    def serves(self, model: str, kind: EndpointKind) -> bool:
-        """From any thread."""
-        return kind in self._by_model.get(model, ())
+        """Raises what `ModelIndex.find` raises."""
+        return self.index.find(model, kind)
 
     def check(self, request: RuntimeRequest) -> None:
         """Raises InvalidRequest for what no replica of the model can do, before any limit is charged."""
@@ -288,7 +236,7 @@ class Runtime:
 
     @property
     def models(self) -> Mapping[str, Pool]:
-        return {model: next(iter(kinds.values())) for model, kinds in self._by_model.items()}
+        return self.index.models
 
     @property
     def num_active(self) -> int:

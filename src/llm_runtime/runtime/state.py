@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llm_runtime.runtime.runtime import Pool, Runtime
+from llm_runtime.runtime.pools import Pool
+from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.telemetry.base import PoolReading, ReplicaReading, RuntimeReading
 
 

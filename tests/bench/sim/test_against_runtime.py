@@ -31,8 +31,9 @@ from llm_runtime.routing.router import Router
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.dispatcher import Dispatcher
 from llm_runtime.runtime.handles import StreamingHandle
+from llm_runtime.runtime.pools import Pool
 from llm_runtime.runtime.replica import Replica
-from llm_runtime.runtime.runtime import Pool, Runtime
+from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from tests.engines.virtual_time import LoopClock, run_virtual
