@@ -193,3 +193,56 @@ def test_a_plain_answer_has_usage_and_no_instants_of_tokens() -> None:
 def test_plain_failures_are_told_apart(status: int, body: bytes, error: str, code: str | None) -> None:
     _, problem = plain(status, body)
     assert (problem.error, problem.code) == (error, code)
+
+
+def streamed(*texts: str, **members: Any) -> list[bytes]:
+    def choice(text: str) -> dict[str, Any]:
+        return {"index": 0, "delta": {"content": text}, "finish_reason": None}
+
+    return [event(**members, choices=[choice(text)]) for text in texts]
+
+
+@pytest.mark.parametrize("keep_text", [False, True])
+def test_events_alike_are_told_without_parsing_and_mean_the_same(keep_text: bool) -> None:
+    """The same answer whether its events may be told by their shape or, text being kept, never are."""
+    texts = ["a", "", "m", 'say "x"', "back\\slash", "ü", "\n", "a", "", "", "b"]
+    events = streamed(*texts, model="m", id="1")
+    answer = read(*((float(at), event) for at, event in enumerate(events)), (99.0, END), keep_text=keep_text)
+    assert list(answer.token_read_at) == [float(at) for at, text in enumerate(texts) if text]
+    assert answer.num_token_events == 8
+    assert answer.close(99.0) is None
+
+
+def test_a_shape_is_learnt_anew_when_the_envelope_changes() -> None:
+    events = [event for second in range(5) for event in streamed("a", "b", "c", created=second)]
+    answer = read(*((float(at), event) for at, event in enumerate(events)))
+    assert answer.num_token_events == 15
+
+
+TOKEN: dict[str, Any] = {"index": 0, "delta": {"content": "a"}, "finish_reason": None}
+
+
+@pytest.mark.parametrize(
+    ("odd", "error"),
+    [
+        ({"choices": [TOKEN], "usage": USAGE}, "stream_without_finish"),
+        ({"error": {"message": "m"}, "choices": [TOKEN]}, "error_event"),
+        ({"choices": [{**TOKEN, "finish_reason": "stop"}]}, "stream_without_done"),
+        ({"choices": [{**TOKEN, "delta": {"content": "a", "x": 1}}]}, "stream_without_finish"),
+    ],
+)
+def test_an_event_that_is_only_almost_alike_is_parsed(odd: dict[str, Any], error: str) -> None:
+    plain = streamed("a", "b", "c")
+    answer = read((0.1, b"".join(plain)), (0.2, plain[1]), (0.3, event(**odd)))
+    assert answer.num_token_events == (4 if "error" in odd else 5)
+    assert (answer.usage is not None) == ("usage" in odd)
+    problem = answer.close(0.4)
+    assert problem is not None
+    assert problem.error == error
+
+
+def test_a_known_shape_inside_an_unfinished_event_is_not_a_token_of_its_own() -> None:
+    first, second = streamed("a", "b")
+    answer = read((0.1, first), (0.2, b": a comment that goes on "), (0.3, second), (0.4, END))
+    # The comment's line swallows what follows it until its end, the second event's data line.
+    assert list(answer.token_read_at) == [0.1]

@@ -43,13 +43,24 @@ class Answer(Protocol):
         ...
 
 
+MAX_LESSONS = 4
+"""Shapes learnt in a row without one event that had them: what changes with every event is not worth it."""
+
+
 class StreamAnswer:
-    """An event stream. Owned by one exchange. keep_text: for follow-up turns."""
+    """An event stream. Owned by one exchange. keep_text: for follow-up turns.
+
+    Most events differ from the one before in nothing but their text. Such an event is told by its
+    two ends, at a fifth of the price of parsing it: the client must cost less than what it measures.
+    """
 
     __slots__ = (
+        "_head",
         "_is_chat",
+        "_num_lessons",
         "_problem",
         "_splitter",
+        "_tail",
         "done_at",
         "finish_reason",
         "num_token_events",
@@ -68,10 +79,20 @@ class StreamAnswer:
         self._is_chat = is_chat
         self._problem: Problem | None = None
         self._splitter = SseSplitter()
+        self._head, self._tail = b"", b""
+        self._num_lessons = 0
 
     def feed(self, body: bytes, at: float) -> None:
         if self._problem is not None:
             return
+        head, tail = self._head, self._tail
+        if head and body.startswith(head) and body.endswith(tail) and not self._splitter.tail:
+            text = body[len(head) : -len(tail)]
+            # A quote may end the string early, and with it the likeness.
+            if text and b'"' not in text:
+                self._num_lessons = 0
+                self._note_token(at)
+                return
         try:
             for event in self._splitter.feed(body):
                 self._take(event, at)
@@ -107,10 +128,29 @@ class StreamAnswer:
         for choice in parsed.get("choices") or ():
             has_token = self._choice(choice) or has_token
         if has_token:
-            self.num_token_events += 1
-            reads = self.token_read_at
-            if not reads or reads[-1] != at:
-                reads.append(at)
+            self._note_token(at)
+            if self.text is None and not usage and self._num_lessons < MAX_LESSONS:
+                self._learn(event, parsed["choices"])
+
+    def _note_token(self, at: float) -> None:
+        self.num_token_events += 1
+        reads = self.token_read_at
+        if not reads or reads[-1] != at:
+            reads.append(at)
+
+    def _learn(self, event: bytes, choices: list[dict[str, Any]]) -> None:
+        """Takes the event's two ends, around its text, for the shape of events to come.
+
+        Any event that differs only inside that one string is a token too, whichever string it is.
+        """
+        self._num_lessons += 1
+        choice = choices[0]
+        text = (choice.get("delta") or {}).get("content") if self._is_chat else choice.get("text")
+        if len(choices) != 1 or choice.get("finish_reason") or not text:
+            return
+        before, quoted, after = event.partition(orjson.dumps(text))
+        if quoted:
+            self._head, self._tail = before + b'"', b'"' + after
 
     def _choice(self, choice: dict[str, Any]) -> bool:
         if reason := choice.get("finish_reason"):
