@@ -118,18 +118,27 @@ class EngineBroken(Exception):
 
 def _answer(job: Job, model: Model) -> None:
     """The whole of a request, in the generating thread."""
+    if (failure := _attempt(job, model)) is not None:
+        raise failure
+
+
+def _attempt(job: Job, model: Model) -> Exception | None:
+    """What went wrong, without its traceback: that would keep the caches of the model alive."""
     try:
         job.on_work()
         _Answering(job, model).run()
-    except (Cancelled, LLMRuntimeError):
-        raise
+        return None
+    except (Cancelled, LLMRuntimeError) as error:
+        return error.with_traceback(None)
+    except Exception as error:
+        traceback.print_exc()
+        failure = error.with_traceback(None)
+    try:
+        model.probe()  # an accelerator's error can poison everything after it
     except Exception:
         traceback.print_exc()
-        try:
-            model.probe()  # an accelerator's error can poison everything after it
-        except Exception as error:
-            raise EngineBroken from error
-        raise
+        return EngineBroken()
+    return failure
 
 
 class _Answering:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from llm_runtime.engines.stop_filter import StopFilter
 
 WARM_UP_TOKENS = 2
 SEEDS = 1 << 63
+UNLIMITED = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class Generator:
         self.context_tokens: int | None = getattr(config, "max_position_embeddings", None)
         self._vocabulary = config.vocab_size
         self._layers = _layers(self._model, getattr(config, "num_hidden_layers", 0))
-        self._defaults = self._model.generation_config
-        self._eos = _token_ids(self._defaults.eos_token_id) or _token_ids(self._tokenizer.eos_token_id)
+        self._defaults: Mapping[str, Any] = self._model.generation_config.to_diff_dict()
+        self._eos = _token_ids(self._defaults.get("eos_token_id")) or _token_ids(self._tokenizer.eos_token_id)
         # Else the model's values would fill whatever a request's configuration leaves at None.
         self._model.generation_config = transformers.GenerationConfig()
         self.probe()
@@ -103,7 +105,7 @@ class Generator:
         if not prompt:
             raise InvalidRequest("The prompt has no tokens.", param="prompt")
         if self.context_tokens is None:
-            return sampling.max_tokens or SEEDS
+            return sampling.max_tokens or UNLIMITED
         room = self.context_tokens - len(prompt)
         if room < 1:
             raise ContextLengthExceeded(
@@ -125,8 +127,8 @@ class Generator:
         )
         config = self._configuration(sampling, max_tokens, sorted(answer.end_tokens))
         ids = torch.tensor([prompt], device=self._device)
-        if sampling.seed is not None:
-            torch.manual_seed(sampling.seed % SEEDS)
+        # Without a seed of its own a request must not go on where a seeded one left off.
+        torch.manual_seed(secrets.randbits(63) if sampling.seed is None else sampling.seed % SEEDS)
         with self._watched_layers(watch.on_work) as unwatch:
             answer.on_first_token = unwatch
             self._model.generate(
@@ -144,7 +146,7 @@ class Generator:
             "eos_token_id": end_tokens or None,
             "pad_token_id": end_tokens[0] if end_tokens else 0,
             "use_cache": True,
-            "repetition_penalty": self._chosen(sampling.repetition_penalty, "repetition_penalty", 1.0),
+            "repetition_penalty": float(self._chosen(sampling.repetition_penalty, "repetition_penalty", 1.0)),
         }
         if sampling.min_tokens and end_tokens:
             values["min_new_tokens"] = min(sampling.min_tokens, max_tokens)
@@ -155,19 +157,21 @@ class Generator:
         if temperature < GREEDY_BELOW:
             return transformers.GenerationConfig(do_sample=False, **values)
         top_k = self._chosen(sampling.top_k, "top_k", 0)
+        min_p = self._chosen(sampling.min_p, "min_p", None)
         return transformers.GenerationConfig(
             do_sample=True,
-            temperature=temperature,
-            top_p=self._chosen(sampling.top_p, "top_p", 1.0),
+            temperature=float(temperature),  # integers are refused
+            top_p=float(self._chosen(sampling.top_p, "top_p", 1.0)),
             top_k=max(top_k, 0),
-            min_p=self._chosen(sampling.min_p, "min_p", None),
+            min_p=None if min_p is None else float(min_p),
             **values,
         )
 
     def _chosen(self, asked: Any, name: str, default: Any) -> Any:
+        """What the request says, else the model's own configuration, else what changes nothing."""
         if asked is not None:
             return asked
-        own = getattr(self._defaults, name, None)
+        own = self._defaults.get(name)
         return default if own is None else own
 
     def _decode(self, ids: list[int]) -> str:

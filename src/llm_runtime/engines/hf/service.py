@@ -11,7 +11,6 @@ import asyncio
 import os
 import sys
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Executor
@@ -153,7 +152,6 @@ class Service:
 
     async def _send_failure(self, error: BaseException, send: Send, *, streaming: bool) -> None:
         if isinstance(error, EngineBroken):
-            traceback.print_exception(error)
             sys.stderr.flush()
             os._exit(1)  # whoever supervises this program starts a new one; connections end as lost
         told = error if isinstance(error, LLMRuntimeError) else LLMRuntimeError("The engine failed.")
