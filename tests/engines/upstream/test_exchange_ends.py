@@ -12,6 +12,7 @@ import pytest
 
 from llm_runtime.core.errors import BackendError, BackendUnavailable
 from llm_runtime.engines.upstream import Address, Limits, Upstream
+from llm_runtime.engines.upstream.exchange import MAX_READ_BYTES
 from tests.engines.upstream.stubs import (
     CHUNKED,
     END,
@@ -220,7 +221,7 @@ async def test_unread_body_stops_the_reading() -> None:
             got += len(part)
             largest = max(largest, len(part))
         assert got == total
-        assert largest < 1024 * 1024
+        assert largest < 2 * MAX_READ_BYTES, "a slow reader is handed portions"
 
 
 async def test_abort_of_a_paused_exchange_closes_its_connection() -> None:

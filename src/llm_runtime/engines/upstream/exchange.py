@@ -12,6 +12,8 @@ from typing import Protocol
 
 from llm_runtime.core.errors import BackendError, LLMRuntimeError
 
+MAX_READ_BYTES = 64 * 1024
+
 
 class Carrier(Protocol):
     """What an exchange may ask of the connection (or of the attempt to get one) below it."""
@@ -92,7 +94,8 @@ class Exchange:
         return True
 
     async def read(self) -> bytes | None:
-        """All body bytes that arrived since the last read; None at the end, b"" after `poke`.
+        """The body bytes that arrived since the last read, of a large backlog a part of about
+        MAX_READ_BYTES; None at the end, b"" after `poke`.
 
         Raises what `head` raises, after everything that arrived before the failure was returned.
         """
@@ -107,10 +110,28 @@ class Exchange:
                 return None
             await self._wait()
         self._poked = False
+        if self.num_buffered > MAX_READ_BYTES:
+            return self._read_some(parts)
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         self.num_buffered = 0
         if self._carrier is not None:
+            self._carrier.resume()
+        return data
+
+    def _read_some(self, parts: list[bytes]) -> bytes:
+        """A backlog means that the client reads slowly: what is handed over now waits a second time,
+        in the buffer towards it, so it is handed over in portions."""
+        num_parts = num_bytes = 0
+        for part in parts:
+            num_parts += 1
+            num_bytes += len(part)
+            if num_bytes >= MAX_READ_BYTES:
+                break
+        data = b"".join(parts[:num_parts])
+        del parts[:num_parts]
+        self.num_buffered -= num_bytes
+        if self._carrier is not None and self.num_buffered <= MAX_READ_BYTES:
             self._carrier.resume()
         return data
 

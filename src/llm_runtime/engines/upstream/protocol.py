@@ -25,7 +25,7 @@ class Limits:
 
     connect_timeout_s: float = 5.0
     idle_s: float = 4.0
-    buffer_bytes: int = 256 * 1024
+    buffer_bytes: int = 128 * 1024
     max_head_bytes: int = 64 * 1024
     max_body_bytes: int = 1024 * 1024 * 1024
 
