@@ -58,7 +58,7 @@ async def test_one_request_too_many_and_the_wait_is_exact() -> None:
         assert "4 per second" in reply.error["message"]
         seconds, milliseconds = waits(reply)
         assert seconds == 1
-        assert milliseconds == pytest.approx(250, abs=60)
+        assert 1 <= milliseconds <= 250
         assert (server.runtime.num_active, len(server.recorder.accepted_ids)) == (0, 2)
         # Who comes back when told to is served.
         await asyncio.sleep(max(0.0, milliseconds / 1000 - (time.monotonic() - refused_at)))

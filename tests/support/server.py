@@ -99,8 +99,10 @@ async def serve(
         yield Served(f"http://127.0.0.1:{port}", port, model, built.runtime, recorder, server, faults)
     finally:
         server.should_exit = True
-        await task
-        listener.close()
+        try:
+            await task
+        finally:
+            listener.close()
     assert not faults, faults
 
 
