@@ -19,6 +19,8 @@ from pathlib import Path
 from llm_runtime.engines import leftovers, proctable
 from llm_runtime.engines.leftovers import TOKEN_VARIABLE, GuardNote, Identity
 
+WITHIN_S = 30.0  # for processes that have a GPU or gigabytes to let go of
+
 
 class OrphanWatch:
     """Owned by the one engine whose processes it watches over.
@@ -64,7 +66,7 @@ def main(arguments: list[str]) -> int:
     note_path, pipe_fd = given["--state"], int(given["--pipe-fd"])
     while os.read(pipe_fd, 1):
         pass
-    leftovers.remove_leftover(note_path)
+    leftovers.remove_leftover(note_path, WITHIN_S)
     return 0
 
 

@@ -20,6 +20,7 @@ TOOL = {
     "type": "function",
     "function": {
         "name": "weather",
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
@@ -112,7 +113,7 @@ class VllmBehaviour:
     ) -> None:
         choice = {"type": "function", "function": {"name": "weather"}}
         request = make_request(
-            MODEL, stream=stream, max_tokens=40, prompt="Weather in Oslo?", tools=[TOOL], tool_choice=choice
+            MODEL, stream=stream, max_tokens=200, prompt="Weather in Oslo?", tools=[TOOL], tool_choice=choice
         )
         (opened,) = open_batch(backend, [request])
         answer = await read(opened, ENGINE.answer_within_s)

@@ -218,7 +218,7 @@ class EngineCore:
 
     def _meaning(self, error: Exception) -> LLMRuntimeError:
         from pydantic import ValidationError
-        from vllm.entrypoints.serve.exception_handling import create_error_response
+        from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
         if isinstance(error, ValidationError):
             fault = error.errors(include_url=False, include_input=False)[0]

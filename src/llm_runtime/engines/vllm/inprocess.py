@@ -166,18 +166,19 @@ class VllmInProcessBackend(ChildBackend[InProcessLife]):
         return life
 
     async def _built(self) -> tuple[EngineCore, Any, OrphanWatch]:
+        others = {child.pid for child in multiprocessing.active_children()}
         building = asyncio.ensure_future(asyncio.to_thread(self._build))
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
                 return await asyncio.shield(building)
         except TimeoutError:
-            await _given_up(building)
+            await _given_up(building, others)
             limit = f"{self._config.start_timeout_s:g} s"
             raise BackendUnavailable(
                 f"the {NAME} engine was not ready within {limit}", reason="engine_start_timeout"
             ) from None
         except asyncio.CancelledError:
-            await _given_up(building)
+            await _given_up(building, others)
             raise
 
     def _build(self) -> tuple[EngineCore, Any, OrphanWatch]:
@@ -205,13 +206,17 @@ class VllmInProcessBackend(ChildBackend[InProcessLife]):
         }
 
 
-async def _given_up(building: asyncio.Future[tuple[EngineCore, Any, OrphanWatch]]) -> None:
-    """A thread can't be cancelled: its engine process is ended until it gives up, or the engine is."""
+async def _given_up(
+    building: asyncio.Future[tuple[EngineCore, Any, OrphanWatch]], others: set[int | None]
+) -> None:
+    """A thread can't be cancelled: its engine process is ended until it gives up, or the engine is.
+    others: processes that were there before."""
     while not building.done():
         for child in multiprocessing.active_children():
-            if child.name.startswith("EngineCore"):
+            if child.name.startswith("EngineCore") and child.pid not in others:
                 child.kill()
         await asyncio.wait((building,), timeout=KILL_INTERVAL_S)
+    multiprocessing.active_children()  # reaps those that have ended
     with contextlib.suppress(Exception):
         core, _, orphans = building.result()
         await asyncio.to_thread(core.shutdown, 0.0)
