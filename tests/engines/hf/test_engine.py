@@ -249,3 +249,25 @@ async def test_what_cannot_be_loaded_is_told(
     assert str(tmp_path) not in caught.value.message
     assert backend.status.state is BackendState.FAILED
     await backend.aclose()
+
+
+async def test_what_a_request_leaves_open_is_the_models_own(
+    backend: HfBackend, weights: Path, tmp_path: Path
+) -> None:
+    folder = with_defaults(weights, tmp_path / "model", top_k=1, do_sample=True)
+    greedy = await text(backend, temperature=0, max_tokens=8)
+    async with running_backend(folder, tmp_path) as other:
+        assert await text(other, temperature=1.5, max_tokens=8) == greedy
+        sampled = {await text(other, temperature=1.5, top_k=-1, max_tokens=8) for _ in range(3)}
+        assert len(sampled) > 1
+
+
+def with_defaults(weights: Path, folder: Path, **defaults: Any) -> Path:
+    """The same model with other defaults of its own."""
+    folder.mkdir()
+    for file in weights.iterdir():
+        (folder / file.name).symlink_to(file)
+    name = "generation_config.json"
+    (folder / name).unlink()
+    (folder / name).write_bytes(orjson.dumps({**orjson.loads((weights / name).read_bytes()), **defaults}))
+    return folder
