@@ -11,7 +11,7 @@ import os
 import statistics
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from llm_runtime.bench.lengths import Fixed
 from llm_runtime.bench.run import run
 from llm_runtime.bench.scenario import Bar, Result, Scenario
 from llm_runtime.bench.summary import summarise
+from llm_runtime.core.errors import BackendError
 
 BURNER = "while True: pass"
 INPUT_TOKENS = 24
@@ -81,8 +82,12 @@ async def _busy_core() -> AsyncIterator[None]:
     try:
         yield
     finally:
-        process.kill()
+        ended_early = process.returncode is not None
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
+        if ended_early:
+            raise BackendError("the busy process did not stay busy")
 
 
 SCENARIO = Scenario(
