@@ -29,8 +29,8 @@ INPUT_TOKENS = 24
 OUTPUT_TOKENS = 48
 THREADS = (1, 2)
 LEVELS = (1, 4, 8, 16)
-ROUNDS = 3
-REQUESTS_PER_CLIENT = 4
+ROUNDS = 2
+REQUESTS_PER_CLIENT = 2
 KEPT = (
     "output_throughput", "median_ttft_ms", "median_itl_ms", "median_e2el_ms", "p95_e2el_ms", "completed",
     "failed", "duration",
