@@ -8,6 +8,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from typing import Any
 
 import structlog
@@ -182,6 +183,7 @@ class VllmInProcessBackend(ChildBackend[InProcessLife]):
             raise
 
     def _build(self) -> tuple[EngineCore, Any, OrphanWatch]:
+        resource_tracker.ensure_running()  # it outlives engines, so it must not bear their mark
         orphans = OrphanWatch(self._host.state_dir, NAME)
         for name, value in self._defaults().items():
             os.environ.setdefault(name, value)
