@@ -19,15 +19,21 @@ from tests.engines.llama_cpp.conftest import MODEL, SUPERVISION, make_backend
 pytestmark = pytest.mark.engine
 
 
+def descendants() -> list[int]:
+    """Pids below this process, parents before children."""
+    return proctable.descendants(os.getpid(), proctable.table())
+
+
 async def test_a_frozen_engine_is_restarted_and_its_request_fails_clearly(tmp_path: Path) -> None:
     changed = asyncio.Event()
+    before = descendants()  # other tests may have left something that is about to end
     backend = make_backend(tmp_path, supervision=replace(SUPERVISION, stall_timeout_s=1.0))
     await backend.start(changed.set)
     try:
         request = make_request(MODEL, stream=True, max_tokens=1500, ignore_eos=True)
         (opened,) = open_batch(backend, [request])
         await opened.stream.__anext__()
-        _guard, engine = proctable.descendants(os.getpid(), proctable.table())
+        _guard, engine = (pid for pid in descendants() if pid not in before)
         os.kill(engine, signal.SIGSTOP)
         async with asyncio.timeout(30):
             with pytest.raises(BackendCrashed):
