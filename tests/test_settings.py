@@ -214,9 +214,10 @@ def test_settings_without_effect_are_warned_about() -> None:
     (warning,) = from_env(REQUEST_RATE_LIMIT_BURST="3").warnings
     assert "request_rate_limit_per_s" in warning
     (warning,) = from_env(PRIORITY_AGING_BOOST_INTERVAL_S="3").warnings
-    assert "scheduling.policy = priority" in warning
+    assert "scheduling.policy = fifo" in warning
     assert from_env(REQUEST_RATE_LIMIT_BURST="3", REQUEST_RATE_LIMIT_PER_S="1").warnings == ()
-    assert from_env(PRIORITY_AGING_BOOST_INTERVAL_S="3", SCHEDULER="priority").warnings == ()
+    for policy in ("priority", "fair", "deadline", "shortest"):
+        assert from_env(PRIORITY_AGING_BOOST_INTERVAL_S="3", SCHEDULER=policy).warnings == ()
 
 
 def test_a_tree_built_by_hand_is_checked_too() -> None:

@@ -95,7 +95,7 @@ def test_what_kubernetes_injects_is_ignored_with_one_warning() -> None:
         ("REQUEST_TIMEOUT_S", "nan", "finite"),
         ("REQUEST_TIMEOUT_S", "inf", "finite"),
         ("ENABLE_BATCHING", "perhaps", "valid boolean"),
-        ("SCHEDULER", "lifo", "'fifo' or 'priority'"),
+        ("SCHEDULER", "lifo", "'deadline' or 'shortest'"),
         ("MAX_BATCH_SIZE", "2.5", "valid integer"),
     ],
 )

@@ -197,8 +197,8 @@ def _without_effect(settings: Settings) -> list[str]:
         warnings.append(
             "admission.request_rate_limit_burst has no effect without admission.request_rate_limit_per_s"
         )
-    if scheduling.priority_aging_boost_interval_s is not None and scheduling.policy != "priority":
-        warnings.append(
-            "scheduling.priority_aging_boost_interval_s has no effect unless scheduling.policy = priority"
-        )
+    if scheduling.policy == "fifo":
+        for name in ("priority_aging_boost_interval_s", "batch_slot_share", "batch_prompts"):
+            if getattr(scheduling, name) is not None:
+                warnings.append(f"scheduling.{name} has no effect with scheduling.policy = fifo")
     return warnings

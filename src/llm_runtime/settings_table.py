@@ -202,8 +202,20 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         ),
         "scheduling.policy": Row("In what order waiting requests run.", "SCHEDULER"),
         "scheduling.priority_aging_boost_interval_s": Row(
-            "With `priority`: waiting this long raises a request by one level; unset: strict priority.",
+            "Waiting this long raises a request by one priority level; unset: better levels (`priority`) or "
+            "classes (`fair`, `deadline`, `shortest`) strictly first. Not with `fifo`.",
             "PRIORITY_AGING_BOOST_INTERVAL_S",
+        ),
+        "scheduling.shortest_patience": Row(
+            "With `shortest`: for how many times its own predicted service a request may be overtaken by "
+            "shorter ones that come later."
+        ),
+        "scheduling.batch_slot_share": Row(
+            "Share of the slots that requests of priority 7 to 9 may hold; unset: all. Not with `fifo`."
+        ),
+        "scheduling.batch_prompts": Row(
+            "Requests of priority 7 to 9 that may be at their prompt at once, on each engine; unset: any "
+            "number. Not with `fifo`."
         ),
         "scheduling.enable_batching": Row(
             "Micro-batching for engines that do not batch themselves; off: one request at a time.",

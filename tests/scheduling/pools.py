@@ -8,6 +8,7 @@ from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
 from llm_runtime.scheduling.base import (
     Decision,
     Dispatched,
+    PoolSize,
     RequestFinished,
     Requeued,
     Scheduler,
@@ -30,7 +31,7 @@ def make_request(
         arrived_at=0.0,
         created=0,
         priority=priority,
-        limits=TimeLimits(queue_s=queue_s),
+        limits=TimeLimits(queue_s=queue_s, request_s=None),
         num_slots=num_slots,
         num_prompt_tokens=10,
         max_tokens=max_tokens,
@@ -57,6 +58,8 @@ class FakeCapacity:
     def __init__(self, replicas: dict[str, FakeReplica]) -> None:
         self._free = {name: replica.num_free for name, replica in replicas.items()}
         self._static = [name for name, replica in replicas.items() if replica.static]
+        ready = [replica for replica in replicas.values() if replica.up]
+        self._size = PoolSize(sum(replica.num_slots for replica in ready), len(ready))
         self.asked: list[str] = []
 
     def place(self, request: RuntimeRequest) -> str | None:
@@ -71,6 +74,10 @@ class FakeCapacity:
     @property
     def exhausted(self) -> bool:
         return all(free <= 0 for free in self._free.values())
+
+    @property
+    def size(self) -> PoolSize:
+        return self._size
 
     @property
     def batch_limit(self) -> int | None:

@@ -15,6 +15,11 @@ CONFIGS = {
     "fifo": SchedulingConfig(policy="fifo"),
     "priority": SchedulingConfig(policy="priority"),
     "priority-ageing": SchedulingConfig(policy="priority", priority_aging_boost_interval_s=2.0),
+    "priority-caps": SchedulingConfig(policy="priority", batch_slot_share=0.5, batch_prompts=1),
+    "fair": SchedulingConfig(policy="fair"),
+    "fair-ageing": SchedulingConfig(policy="fair", priority_aging_boost_interval_s=2.0),
+    "deadline": SchedulingConfig(policy="deadline"),
+    "shortest": SchedulingConfig(policy="shortest"),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.routing.base import ReplicaView
 from llm_runtime.routing.router import Router
+from llm_runtime.scheduling.base import PoolSize
 
 
 class ReplicaSlots(Protocol):
@@ -69,6 +70,10 @@ class DecisionCapacity:
     @property
     def exhausted(self) -> bool:
         return self._num_open == 0
+
+    @property
+    def size(self) -> PoolSize:
+        return PoolSize(sum(view.num_slots for view in self._views.values()), len(self._views))
 
     @property
     def batch_limit(self) -> int | None:

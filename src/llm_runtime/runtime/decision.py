@@ -19,6 +19,7 @@ from llm_runtime.scheduling.base import (
     Decision,
     Dispatched,
     Eviction,
+    FirstToken,
     QueueSnapshot,
     RequestFinished,
     Requeued,
@@ -123,6 +124,10 @@ class DecisionCore:
         """Back to its old place: it was started, but nothing of an answer exists."""
         self._put(request)
         self._scheduler.observe(Requeued(request, queued_at), now)
+
+    def first_token(self, request_id: str, now: float) -> None:
+        """Its prompt is done: the engine has sent the first token."""
+        self._scheduler.observe(FirstToken(request_id), now)
 
     def finished(self, request_id: str, usage: Usage | None, now: float) -> None:
         """It left its engine for good, in whatever way. usage: what was spent, None if unknown."""

@@ -123,6 +123,12 @@ class Dispatcher:
         self._core.requeue(handle.request, queued_at, self._clock.now())
         self.kick()
 
+    def first_token(self, request_id: str) -> None:
+        """For handles: the engine has sent the first token. Others may have waited for that."""
+        self._core.first_token(request_id, self._clock.now())
+        if self._waiting:
+            self.kick()
+
     # ---- deciding
 
     def kick(self) -> None:

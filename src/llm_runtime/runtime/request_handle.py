@@ -162,6 +162,8 @@ class RequestHandle:
         if not pace.begun:
             self._begin()
         if stream.has_token:
+            if self.timeline.first_token_at is None:
+                self._dispatcher.first_token(self.request.id)
             self.timeline.token(now)
         return item
 

@@ -14,6 +14,14 @@ from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import RuntimeRequest
 
 
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """What is in force now: slots and replicas, taken or not, of those that are ready."""
+
+    num_slots: int
+    num_replicas: int
+
+
 class Capacity(Protocol):
     """What can run now, consumed while a decision is made. The router stands behind it."""
 
@@ -28,6 +36,9 @@ class Capacity(Protocol):
     def exhausted(self) -> bool:
         """No replica has a single free slot: no use in asking on."""
         ...
+
+    @property
+    def size(self) -> PoolSize: ...
 
     @property
     def batch_limit(self) -> int | None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
-Preset = Literal["fifo", "priority"]
+Preset = Literal["fifo", "priority", "fair", "deadline", "shortest"]
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingConfig:
     """policy: a preset of `scheduling.presets`.
 
-    priority_aging_boost_interval_s: with `priority`, waiting this long raises a request by one
-        priority level; None: strict priority.
+    priority_aging_boost_interval_s: waiting this long raises a request by one priority level; None:
+        better levels (with `priority`) or classes (with the others) strictly first. Not with `fifo`.
+    shortest_patience: with `shortest`, for how many times its own predicted service a request can be
+        overtaken by shorter ones that come later.
+    batch_slot_share: of the slots in force that the batch class may hold; None: all of them.
+    batch_prompts: batch requests that may be at their prompt at once, on each replica; None: any number.
+        Neither of both with `fifo`, nor for engines that do not batch themselves.
     enable_batching, max_batch_size, batch_timeout_ms: micro-batching for engines that do not batch
         themselves; without it they get one request at a time. Ignored by native-batching engines.
     max_skip_s: how long a head that fits on no free replica lets later requests pass it.
@@ -23,6 +28,9 @@ class SchedulingConfig:
 
     policy: Preset = "fifo"
     priority_aging_boost_interval_s: Annotated[float, Gt(0)] | None = None
+    shortest_patience: Annotated[float, Ge(0)] = 8.0
+    batch_slot_share: Annotated[float, Gt(0), Le(1)] | None = None
+    batch_prompts: Annotated[int, Ge(1)] | None = None
     enable_batching: bool = True
     max_batch_size: Annotated[int, Ge(1)] = 8
     batch_timeout_ms: Annotated[float, Ge(0)] = 10.0

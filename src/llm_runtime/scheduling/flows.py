@@ -1,9 +1,7 @@
 """Flows: how the requests of one band share it.
 
-A band with one flow serves them in the flow's order. A fair band has a flow per tenant, each with a
-counter of tokens, and serves the flow with the lowest counter: `take` charges the predicted cost,
-`settle` corrects it by the usage, `push` into an empty flow lifts its counter to the lowest active one.
-The scheduler above sees no difference, because it only ever asks for the head.
+A band with one flow serves them in the flow's order. A fair band has a flow per tenant (`fair.py`). The
+scheduler above sees no difference, because it only ever asks for the head.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class SingleFlow:
         self._by_shape: dict[Shape, LazyHeap] = {}
 
     def push(self, entry: Waiting) -> None:
-        entry.rank = (self._order(entry.request, entry.queued_at), entry.queued_at, entry.seq)
+        entry.rank = (self._order(entry), entry.queued_at, entry.seq)
         shape = shape_of(entry.request)
         heap = self._by_shape.get(shape)
         if heap is None:

@@ -11,19 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.scheduling.history import History
 
 Rank = tuple[float, ...]
 """Smaller runs earlier. Unique among those that wait: its last member is a sequence number."""
 
-Order = Callable[[RuntimeRequest, float], float]
-"""(request, queued_at) -> key, smaller first; ties fall to the one queued earlier."""
-
 _MIN_COMPACTION = 64
-
-
-def fifo(request: RuntimeRequest, queued_at: float) -> float:
-    """First come, first served."""
-    return queued_at
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +24,9 @@ class Waiting:
     """A request in the queue. Owned by the pool's scheduler, shared by the structures that index it.
 
     seq: unique; breaks ties among requests queued at the same instant.
-    deadline_at: when its waiting ends unserved; None if never.
+    queue_until: when its waiting limit ends it; hopeless_at: when it can no longer meet its deadline, if
+    that ends it too; None if never.
+    predicted_s: what its order took it to need on an engine; charged: what its flow has charged for it.
     band: set by the bands, rank: set by the flow it is pushed to.
     passed_since: when a later request was first placed while this one did not fit.
     gone: it has left the queue; heaps drop such entries when they meet them.
@@ -40,11 +35,62 @@ class Waiting:
     request: RuntimeRequest
     queued_at: float
     seq: int
-    deadline_at: float | None = None
+    queue_until: float | None = None
+    hopeless_at: float | None = None
+    predicted_s: float | None = None
+    charged: float = 0.0
     band: int = 0
     rank: Rank = ()
     passed_since: float | None = None
     gone: bool = False
+
+    @property
+    def leaves_at(self) -> float | None:
+        """When it leaves the queue unserved, the earlier of both."""
+        if self.queue_until is None or self.hopeless_at is None:
+            return self.hopeless_at if self.queue_until is None else self.queue_until
+        return min(self.queue_until, self.hopeless_at)
+
+
+Order = Callable[[Waiting], float]
+"""Key of a request that is about to be queued, smaller first; ties fall to the one queued earlier."""
+
+
+def fifo(entry: Waiting) -> float:
+    """First come, first served."""
+    return entry.queued_at
+
+
+def deadline(entry: Waiting) -> float:
+    """Earliest deadline first; those without one come last, in their order."""
+    return deadline_at(entry.request)
+
+
+def deadline_at(request: RuntimeRequest) -> float:
+    """The first instant at which one of the request's limits ends it; infinite without limits."""
+    limits = request.limits
+    spans = [span for span in (limits.request_s, limits.total_s, limits.first_byte_s) if span is not None]
+    return request.arrived_at + min(spans) if spans else float("inf")
+
+
+class Shortest:
+    """Shortest predicted service first, with ageing: a request of predicted size S queued at t has the key
+
+        t + patience * trust * S
+
+    so it is overtaken only by those that come within `patience * trust * (S - theirs)` seconds of it: a
+    short one hardly, a long one in proportion to its own length. With predictions that tell nothing, or
+    the opposite of the truth, trust is 0 and this is FIFO. Keys are made when requests come; trust that
+    changes later changes nothing for those who wait.
+    """
+
+    def __init__(self, history: History, patience: float) -> None:
+        self._history = history
+        self._patience = patience
+
+    def __call__(self, entry: Waiting) -> float:
+        entry.predicted_s = size_s = self._history.seconds(entry.request)
+        return entry.queued_at + self._patience * self._history.trust.value * size_s
 
 
 class LazyHeap:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
 from llm_runtime.scheduling.bands import Bands
 from llm_runtime.scheduling.base import (
@@ -23,10 +24,14 @@ from llm_runtime.scheduling.base import (
     SchedulingEvent,
 )
 from llm_runtime.scheduling.batching import BatchFormer, Queue
+from llm_runtime.scheduling.caps import ClassCaps
 from llm_runtime.scheduling.flows import Shape, shape_of
+from llm_runtime.scheduling.history import History
+from llm_runtime.scheduling.lateness import hopeless_at
 from llm_runtime.scheduling.order import LazyHeap, Waiting
 
 QUEUE_TIMEOUT = "queue_timeout"
+WOULD_MISS_DEADLINE = "would_miss_deadline"
 _BEFORE_ALL_SEQ = -(2**53)
 
 
@@ -49,6 +54,7 @@ class _Pass:
     placed: list[Placement] = field(default_factory=list)
     num_placed_slots: int = 0
     refused: set[Shape] = field(default_factory=set)
+    closed: set[PriorityClass] = field(default_factory=set)
     passed_over: list[Waiting] = field(default_factory=list)
     batch_closed: bool = False
     """Our own limit ended the batch. Whether another engine is idle shows only in the next decision."""
@@ -61,12 +67,27 @@ class PoolScheduler:
     long, counted from the first time one did pass; then nothing passes it until it has run, so that
     free slots gather for it. That ends of itself when nothing is running any more: then no further slot
     can become free, and holding the others back would help nobody.
+
+    history: what ended requests teach; caps: of classes; evict_hopeless: whether requests that can no
+    longer meet their deadline leave the queue.
     """
 
-    def __init__(self, bands: Bands, batching: BatchFormer, *, max_skip_s: float) -> None:
+    def __init__(
+        self,
+        bands: Bands,
+        batching: BatchFormer,
+        *,
+        max_skip_s: float,
+        history: History | None = None,
+        caps: ClassCaps | None = None,
+        evict_hopeless: bool = False,
+    ) -> None:
         self._bands = bands
         self._batching = batching
         self._max_skip_s = max_skip_s
+        self._history = history or History()
+        self._caps = caps
+        self._evict_hopeless = evict_hopeless
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, tuple[Waiting, float]] = {}  # with the instant it was dispatched
         self._by_age = LazyHeap()
@@ -81,8 +102,8 @@ class PoolScheduler:
         if request.id in self._waiting:
             raise ValueError(f"request {request.id} is already queued")
         queue_s = request.limits.queue_s
-        deadline_at = None if queue_s is None else now + queue_s
-        self._push(Waiting(request, now, self._next_seq, deadline_at))
+        queue_until = None if queue_s is None else now + queue_s
+        self._push(Waiting(request, now, self._next_seq, queue_until))
         self._next_seq += 1
         self._batching.arrived(len(self._waiting), now)
 
@@ -102,11 +123,23 @@ class PoolScheduler:
                 self._batching.finished(request_id, now)
                 running = self._running.pop(request_id, None)
                 if running is not None:
-                    self._bands.settle(running[0], usage)
+                    self._finish(*running, usage, now)
             case Requeued(request, queued_at):
                 self._requeue(request, queued_at, now)
-            case FirstToken():
-                pass  # no policy here depends on it
+            case FirstToken(request_id):
+                running = self._running.get(request_id)
+                if running is not None and self._caps is not None:
+                    self._caps.first_token(running[0].request)
+
+    def _finish(self, entry: Waiting, dispatched_at: float, usage: Usage | None, now: float) -> None:
+        self._leave_engine(entry, usage)
+        if usage is not None and usage.completion_tokens:
+            self._history.learn(entry.request, usage, now - dispatched_at, entry.predicted_s)
+
+    def _leave_engine(self, entry: Waiting, usage: Usage | None) -> None:
+        self._bands.settle(entry, usage)
+        if self._caps is not None:
+            self._caps.left(entry.request)
 
     def _requeue(self, request: RuntimeRequest, queued_at: float, now: float) -> None:
         """Back to its old place. Time spent on the engine does not count against its waiting limit."""
@@ -119,20 +152,23 @@ class PoolScheduler:
         running = self._running.pop(request.id, None)
         if running is not None:
             before, dispatched_at = running
-            self._bands.settle(before, None)
+            self._leave_engine(before, None)
             entry.seq = before.seq
-            if before.deadline_at is not None:
-                entry.deadline_at = now + (before.deadline_at - dispatched_at)
+            if before.queue_until is not None:
+                entry.queue_until = now + (before.queue_until - dispatched_at)
         elif queue_s is not None:
-            entry.deadline_at = now + queue_s
+            entry.queue_until = now + queue_s
         self._push(entry)
 
     def _push(self, entry: Waiting) -> None:
+        if self._evict_hopeless:
+            entry.hopeless_at = hopeless_at(entry.request, self._history)
         self._waiting[entry.request.id] = entry
         self._bands.push(entry)
         self._by_age.push((entry.queued_at, entry.seq), entry)
-        if entry.deadline_at is not None:
-            self._by_deadline.push((entry.deadline_at, entry.seq), entry)
+        leaves_at = entry.leaves_at
+        if leaves_at is not None:
+            self._by_deadline.push((leaves_at, entry.seq), entry)
         self._totals.count(entry.request, +1)
 
     def _forget(self, entry: Waiting) -> None:
@@ -140,7 +176,7 @@ class PoolScheduler:
         entry.gone = True
         del self._waiting[entry.request.id]
         self._by_age.note_gone()
-        if entry.deadline_at is not None:
+        if entry.leaves_at is not None:
             self._by_deadline.note_gone()
         self._totals.count(entry.request, -1)
 
@@ -160,32 +196,40 @@ class PoolScheduler:
         if limit is not None and decided.placed:
             self._batching.released()
         again = decided.batch_closed and not capacity.exhausted
-        return Decision(
-            dispatch=tuple(decided.placed), evict=evict, wake_at=now if again else self._next_deadline()
-        )
+        wake_at = now if again else self._next_deadline()
+        if decided.closed and self._caps is not None:
+            wake_at = _earlier(wake_at, self._caps.wake_at(now))
+        return Decision(dispatch=tuple(decided.placed), evict=evict, wake_at=wake_at)
 
     def _evict_expired(self, now: float) -> tuple[Eviction, ...]:
         evicted: list[Eviction] = []
         while (entry := self._by_deadline.head()) is not None:
-            assert entry.deadline_at is not None
-            if entry.deadline_at > now:
+            leaves_at = entry.leaves_at
+            assert leaves_at is not None
+            if leaves_at > now:
                 break
             self._forget(entry)
             self._bands.drop(entry)
-            evicted.append(Eviction(entry.request.id, QUEUE_TIMEOUT))
+            reason = WOULD_MISS_DEADLINE if entry.queue_until != leaves_at else QUEUE_TIMEOUT
+            evicted.append(Eviction(entry.request.id, reason))
         return tuple(evicted)
 
     def _next_deadline(self) -> float | None:
         entry = self._by_deadline.head()
-        return None if entry is None else entry.deadline_at
+        return None if entry is None else entry.leaves_at
 
     def _place(self, now: float, capacity: Capacity, limit: int | None) -> _Pass:
         decided = _Pass()
         while not capacity.exhausted:
-            entry = self._bands.head(decided.refused)
+            entry = self._bands.head(decided.refused, decided.closed)
             if entry is None:
                 break
             request = entry.request
+            if self._caps is not None and not self._caps.allows(
+                request, capacity.size, self._totals.by_class, now
+            ):
+                decided.closed.add(priority_class(request.priority))
+                continue
             if limit is not None and not self._batching.may_add(
                 len(decided.placed), decided.num_placed_slots, request.num_slots, limit
             ):
@@ -214,6 +258,9 @@ class PoolScheduler:
         self._forget(entry)
         self._bands.take(entry)
         self._running[entry.request.id] = (entry, now)
+        if self._caps is not None:
+            prefill_s = self._history.service.seconds(entry.request.num_prompt_tokens, 0)
+            self._caps.started(entry.request, now, prefill_s)
         decided.placed.append(Placement(entry.request.id, replica))
         decided.num_placed_slots += entry.request.num_slots
 
@@ -233,3 +280,9 @@ class PoolScheduler:
                 "batch_join_chance": self._batching.join_chance,
             },
         )
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

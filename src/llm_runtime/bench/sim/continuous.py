@@ -19,6 +19,7 @@ class ContinuousEngine:
 
     def __init__(self, model: ContinuousModel, log: StepLog | None = None) -> None:
         self.next_at: float | None = None
+        self.begun: list[Run] = []
         self.busy_s = 0.0
         self.slot_s = 0.0
         self.log = log
@@ -68,6 +69,8 @@ class ContinuousEngine:
 
     def advance(self, now: float) -> list[Run]:
         ended: list[Run] = []
+        if self.begun:
+            self.begun = []
         if self._num_steps:
             self._complete_steps(now, ended)
         if self._num_cancelling:
@@ -100,7 +103,7 @@ class ContinuousEngine:
         while decoding and decoding[0][0] <= self._step:
             run = heapq.heappop(decoding)[2]
             self._num_decoding -= run.num_slots
-            self._end(run, now, ended)
+            self._finish(run, now, ended)
         if self._share:
             self._prefilling[0].to_compute -= num_steps * self._share
         for run, num_tokens in self._shares:
@@ -113,43 +116,49 @@ class ContinuousEngine:
         job, ask = run.job, run.job.ask
         if self._cache is not None:
             self._cache.add(ask.block_ids, ask.block_tokens)
+        if run.cancelled:
+            self._leave(run, 1, ended)
+            return
         job.first_token_at = now
+        self.begun.append(run)
         run.last_step = self._step + ask.output_tokens - 1
         job.phases = (self._step, run.last_step)
         if ask.output_tokens == 1:
-            self._end(run, now, ended)
+            self._finish(run, now, ended)
             return
         self._serial += 1
         heapq.heappush(self._decoding, (run.last_step, self._serial, run))
         self._num_decoding += run.num_slots
 
-    def _end(self, run: Run, now: float, ended: list[Run]) -> None:
-        run.job.last_token_at = now
-        run.job.num_generated = run.job.ask.output_tokens
+    def _finish(self, run: Run, now: float, ended: list[Run]) -> None:
+        if not run.cancelled:
+            run.job.last_token_at = now
+        self._leave(run, run.job.ask.output_tokens, ended)
+
+    def _leave(self, run: Run, num_generated: int, ended: list[Run]) -> None:
+        """What was given back belongs to its job's next run, so nothing is written to the job."""
         self._num_taken -= run.num_slots
-        if run.cancelled:
-            self._num_cancelling -= 1
+        self._num_cancelling -= run.cancelled
+        if not run.given_back:
+            run.job.num_generated = num_generated
         ended.append(run)
 
     def _drop_cancelled(self, ended: list[Run]) -> None:
-        dropped = [run for run in (*self._coming, *self._prefilling) if run.cancelled]
-        self._num_taken -= sum(run.num_slots for run in self._prefilling if run.cancelled)
-        self._coming = [run for run in self._coming if not run.cancelled]
-        self._prefilling = deque(run for run in self._prefilling if not run.cancelled)
-        kept = []
-        for entry in self._decoding:
-            run = entry[2]
+        for run in self._coming:
             if run.cancelled:
-                run.job.num_generated = run.job.ask.output_tokens - (run.last_step - self._step)
+                self._num_taken += run.num_slots  # those that come are not counted yet
+                self._leave(run, 0, ended)
+        self._coming = [run for run in self._coming if not run.cancelled]
+        for run in self._prefilling:
+            if run.cancelled:
+                self._leave(run, 0, ended)
+        self._prefilling = deque(run for run in self._prefilling if not run.cancelled)
+        for last_step, _, run in self._decoding:
+            if run.cancelled:
                 self._num_decoding -= run.num_slots
-                self._num_taken -= run.num_slots
-                dropped.append(run)
-            else:
-                kept.append(entry)
-        heapq.heapify(kept)
-        self._decoding = kept
-        self._num_cancelling = 0
-        ended += dropped
+                self._leave(run, run.job.ask.output_tokens - (last_step - self._step), ended)
+        self._decoding = [entry for entry in self._decoding if not entry[2].cancelled]
+        heapq.heapify(self._decoding)
 
     def _take_in(self, run: Run) -> None:
         ask = run.job.ask

@@ -17,10 +17,12 @@ ROUNDING_STEPS = 1e-9
 
 
 class Engine(Protocol):
-    """next_at: when to call `advance`; None: nothing will happen by itself. busy_s: time spent working;
-    slot_s: slots in use, integrated over time. log: None unless the gaps between tokens are wanted."""
+    """next_at: when to call `advance`; None: nothing will happen by itself. begun: whose first token the
+    last `advance` brought. busy_s: time spent working; slot_s: slots in use, integrated over time. log:
+    None unless the gaps between tokens are wanted."""
 
     next_at: float | None
+    begun: list[Run]
     busy_s: float
     slot_s: float
     log: StepLog | None

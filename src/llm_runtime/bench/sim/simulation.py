@@ -248,9 +248,12 @@ class Simulation:
         replica.event_at = None
         ended = replica.engine.advance(now)
         self._follow(replica)
-        if ended:
-            for run in ended:
-                self._free(replica, run, now)
+        begun = replica.engine.begun
+        for run in begun:
+            self._core.first_token(run.job.request.id, now)
+        for run in ended:
+            self._free(replica, run, now)
+        if ended or begun:
             self._decide(now)
             for run in ended:
                 if run.job.run is run:

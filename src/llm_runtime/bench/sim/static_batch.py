@@ -18,6 +18,7 @@ class StaticEngine:
 
     def __init__(self, model: StaticModel, log: StepLog | None = None) -> None:
         self.next_at: float | None = None
+        self.begun: list[Run] = []
         self.busy_s = 0.0
         self.slot_s = 0.0
         self.log = log
@@ -71,6 +72,7 @@ class StaticEngine:
 
     def advance(self, now: float) -> list[Run]:
         ended, self._left = self._left, []
+        self.begun = []
         self._account(now)
         num_steps = math.floor((now - self._prefilled_at) / self._step_s + ROUNDING_STEPS)
         step = self._first_step + num_steps
@@ -79,6 +81,7 @@ class StaticEngine:
                 if run.job.first_token_at is None:
                     run.job.first_token_at = self._prefilled_at + self._step_s
                     run.job.phases = (self._first_step + 1, run.last_step)
+                    self.begun.append(run)
         while self._live and self._live[-1].last_step <= step:
             run = self._live.pop()
             run.job.last_token_at = now

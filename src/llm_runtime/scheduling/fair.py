@@ -1,0 +1,177 @@
+"""Fair flows: every tenant gets the same service of tokens while it wants it, by virtual token counters.
+
+A tenant's counter grows with what it is served, divided by its weight: 1 for each prompt token, 2 for each
+generated one. The tenant with the lowest counter is next. The cost is charged when a request is dispatched,
+as predicted, and corrected when it ends: who was charged too much gets it back, and who used more owes it.
+
+A tenant that comes back after having had nothing waiting is lifted to the lowest counter among those that
+wait: time in which it wanted nothing earns no credit. No slot stays free for anybody's sake.
+
+After Sheng et al., "Fairness in Serving Large Language Models" (2024); there an engine charges each token
+as it comes, here only the ends are seen.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.scheduling.flows import Shape, SingleFlow, shape_of
+from llm_runtime.scheduling.history import PredictTokens
+from llm_runtime.scheduling.order import Order, Waiting
+
+INPUT_WEIGHT = 1.0
+OUTPUT_WEIGHT = 2.0
+SWEEP_ABOVE = 64
+
+WeightOf = Callable[[str], float]
+"""tenant -> its share relative to others'; above 0."""
+
+
+def equal_weights(tenant: str) -> float:
+    return 1.0
+
+
+class _Tenant:
+    __slots__ = ("counter", "flow", "num_running", "num_waiting", "version", "weight")
+
+    def __init__(self, flow: SingleFlow, weight: float) -> None:
+        self.counter = 0.0
+        self.flow = flow
+        self.weight = weight
+        self.num_waiting = 0
+        self.num_running = 0
+        self.version = -1
+
+
+class FairFlows:
+    """One flow per tenant, served by counter. Implements `Flows`.
+
+    Finding the next is O(log tenants), however many wait. Tenants whose counter tells nothing any more
+    are forgotten.
+    """
+
+    def __init__(self, order: Order, predict: PredictTokens, weight_of: WeightOf = equal_weights) -> None:
+        self._order = order
+        self._predict = predict
+        self._weight_of = weight_of
+        self._tenants: dict[str, _Tenant] = {}
+        self._heap: list[tuple[float, int, str]] = []  # counter, version, tenant; others are outdated
+        self._version = 0
+        self._shapes: Counter[Shape] = Counter()
+        self._served_at = 0.0  # the counter of who was served last, before it was charged
+        self._sweep_above = SWEEP_ABOVE
+
+    def push(self, entry: Waiting) -> None:
+        name = entry.request.tenant
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Tenant(SingleFlow(self._order), self._weight_of(name))
+        if not tenant.num_waiting:
+            tenant.counter = max(tenant.counter, self._lowest())
+        tenant.flow.push(entry)
+        tenant.num_waiting += 1
+        self._shapes[shape_of(entry.request)] += 1
+        if tenant.num_waiting == 1:
+            self._place(name, tenant)
+
+    def drop(self, entry: Waiting) -> None:
+        self._leave(entry).flow.drop(entry)
+        self._forget(entry.request.tenant)
+
+    def take(self, entry: Waiting) -> None:
+        tenant = self._leave(entry)
+        tenant.flow.take(entry)
+        tenant.num_running += 1
+        self._served_at = max(self._served_at, tenant.counter)
+        entry.charged = self._cost(entry.request)
+        self._charge(entry.request.tenant, tenant, entry.charged)
+
+    def settle(self, entry: Waiting, usage: Usage | None) -> None:
+        tenant = self._tenants[entry.request.tenant]
+        tenant.num_running -= 1
+        spent = 0.0
+        if usage is not None:
+            spent = INPUT_WEIGHT * usage.prompt_tokens + OUTPUT_WEIGHT * usage.completion_tokens
+        self._charge(entry.request.tenant, tenant, spent - entry.charged)
+        self._forget(entry.request.tenant)
+
+    def head(self, refused: Collection[Shape]) -> Waiting | None:
+        if all(shape in refused for shape in self._shapes):
+            return None
+        passed: list[tuple[float, int, str]] = []
+        found = None
+        while self._heap and found is None:
+            item = self._heap[0]
+            tenant = self._tenants.get(item[2])
+            if tenant is None or tenant.version != item[1] or not tenant.num_waiting:
+                heapq.heappop(self._heap)
+                continue
+            found = tenant.flow.head(refused)
+            if found is None:
+                passed.append(heapq.heappop(self._heap))
+        for item in passed:
+            heapq.heappush(self._heap, item)
+        return found
+
+    def counters(self) -> dict[str, float]:
+        """Of the tenants that are known, as they stand: for whoever explains the queue."""
+        return {name: tenant.counter for name, tenant in self._tenants.items()}
+
+    # ---- counting
+
+    def _cost(self, request: RuntimeRequest) -> float:
+        tokens = self._predict(request) * request.num_slots
+        return INPUT_WEIGHT * request.num_prompt_tokens + OUTPUT_WEIGHT * tokens
+
+    def _charge(self, name: str, tenant: _Tenant, cost: float) -> None:
+        if cost:
+            tenant.counter += cost / tenant.weight
+            if tenant.num_waiting:
+                self._place(name, tenant)
+
+    def _place(self, name: str, tenant: _Tenant) -> None:
+        self._version += 1
+        tenant.version = self._version
+        heapq.heappush(self._heap, (tenant.counter, self._version, name))
+        if len(self._heap) > 2 * len(self._tenants) + SWEEP_ABOVE:
+            self._heap = [
+                (each.counter, each.version, each_name)
+                for each_name, each in self._tenants.items()
+                if each.num_waiting
+            ]
+            heapq.heapify(self._heap)
+
+    def _lowest(self) -> float:
+        """The lowest counter among those that wait; without any, where service stood last."""
+        while self._heap:
+            counter, version, name = self._heap[0]
+            tenant = self._tenants.get(name)
+            if tenant is not None and tenant.version == version and tenant.num_waiting:
+                return counter
+            heapq.heappop(self._heap)
+        return self._served_at
+
+    def _leave(self, entry: Waiting) -> _Tenant:
+        tenant = self._tenants[entry.request.tenant]
+        tenant.num_waiting -= 1
+        shape = shape_of(entry.request)
+        self._shapes[shape] -= 1
+        if not self._shapes[shape]:
+            del self._shapes[shape]
+        return tenant
+
+    def _forget(self, name: str) -> None:
+        """Who wants nothing and would be lifted anyway need not be remembered."""
+        tenant = self._tenants[name]
+        if self._is_forgettable(tenant):
+            del self._tenants[name]
+        elif len(self._tenants) > self._sweep_above:
+            self._tenants = {n: t for n, t in self._tenants.items() if not self._is_forgettable(t)}
+            self._sweep_above = SWEEP_ABOVE + 2 * len(self._tenants)
+
+    def _is_forgettable(self, tenant: _Tenant) -> bool:
+        return not tenant.num_waiting and not tenant.num_running and tenant.counter <= self._lowest()

@@ -1,0 +1,185 @@
+"""What is learnt from requests that have ended: how long answers are, how long engines take, and how far
+such predictions can be trusted. Pure arithmetic; every estimate has a bound and a value before the first
+sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
+
+PredictTokens = Callable[[RuntimeRequest], float]
+"""Tokens that one sequence of the answer will have; at least 1, at most the request's cap."""
+
+GAIN = 0.1
+"""Of the newest sample, once ten have been seen; before that all count alike."""
+MAX_KEYS = 4096
+FORGETTING = 0.99
+"""Weight of the sample before, by that of a new one: a hundred samples matter."""
+MIN_FOR_TRUST = 20
+
+
+def gain(num_seen: int) -> float:
+    return max(GAIN, 1 / num_seen)
+
+
+class _Lengths:
+    """Of one tenant's answers on one endpoint: their mean, and their mean share of the cap. What told
+    the last answers better is believed."""
+
+    __slots__ = ("mean", "mean_error", "num_seen", "share", "share_error")
+
+    def __init__(self) -> None:
+        self.num_seen = 0
+        self.mean = 0.0
+        self.share = 1.0
+        self.mean_error = self.share_error = 0.0
+
+    def predict(self, cap: int) -> float:
+        expected = self.mean if self.mean_error < self.share_error else self.share * cap
+        return min(max(expected, 1.0), float(cap))
+
+    def learn(self, cap: int, tokens: float) -> None:
+        self.num_seen += 1
+        weight = gain(self.num_seen)
+        if self.num_seen > 1:
+            self.mean_error += weight * (_surprise(min(self.mean, cap), tokens) - self.mean_error)
+            self.share_error += weight * (_surprise(self.share * cap, tokens) - self.share_error)
+        self.mean += weight * (tokens - self.mean)
+        self.share += weight * (tokens / cap - self.share)
+
+
+def _surprise(expected: float, tokens: float) -> float:
+    return abs(math.log(max(expected, 1.0) / max(tokens, 1.0)))
+
+
+class OutputLengths:
+    """Lengths of answers by tenant and endpoint; of an unknown tenant by endpoint, and of an unknown
+    endpoint the cap. Keeps the keys seen last."""
+
+    __slots__ = ("_by_kind", "_by_tenant", "_max_keys")
+
+    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+        self._by_tenant: OrderedDict[tuple[str, EndpointKind], _Lengths] = OrderedDict()
+        self._by_kind: dict[EndpointKind, _Lengths] = {}
+        self._max_keys = max_keys
+
+    def predict(self, request: RuntimeRequest) -> float:
+        """Tokens of one sequence, from 1 to the request's cap."""
+        known = self._by_tenant.get((request.tenant, request.kind)) or self._by_kind.get(request.kind)
+        return float(request.max_tokens) if known is None else known.predict(request.max_tokens)
+
+    def learn(self, request: RuntimeRequest, tokens: float) -> None:
+        """tokens: of one sequence of a completed answer."""
+        key = (request.tenant, request.kind)
+        lengths = self._by_tenant.get(key)
+        if lengths is None:
+            if len(self._by_tenant) >= self._max_keys:
+                self._by_tenant.popitem(last=False)
+            lengths = self._by_tenant[key] = _Lengths()
+        else:
+            self._by_tenant.move_to_end(key)
+        lengths.learn(request.max_tokens, tokens)
+        self._by_kind.setdefault(request.kind, _Lengths()).learn(request.max_tokens, tokens)
+
+
+class ServiceTimes:
+    """Seconds on an engine as `a * prompt tokens + b * generated tokens`: least squares with forgetting,
+    neither factor below 0. 0 before the first sample."""
+
+    __slots__ = ("_answer", "_answer_time", "_both", "_prompt", "_prompt_time", "num_seen")
+
+    def __init__(self) -> None:
+        self.num_seen = 0
+        self._prompt = self._answer = self._both = self._prompt_time = self._answer_time = 0.0
+
+    def learn(self, prompt_tokens: float, tokens: float, seconds: float) -> None:
+        self.num_seen += 1
+        self._prompt = FORGETTING * self._prompt + prompt_tokens * prompt_tokens
+        self._answer = FORGETTING * self._answer + tokens * tokens
+        self._both = FORGETTING * self._both + prompt_tokens * tokens
+        self._prompt_time = FORGETTING * self._prompt_time + prompt_tokens * seconds
+        self._answer_time = FORGETTING * self._answer_time + tokens * seconds
+
+    def factors(self) -> tuple[float, float]:
+        """Seconds per prompt token and per generated token."""
+        squares = self._prompt * self._answer
+        determinant = squares - self._both * self._both
+        if determinant > 1e-6 * squares:
+            a = (self._answer * self._prompt_time - self._both * self._answer_time) / determinant
+            b = (self._prompt * self._answer_time - self._both * self._prompt_time) / determinant
+            if a >= 0 and b >= 0:
+                return a, b
+            if a >= 0:
+                return self._prompt_time / self._prompt, 0.0
+        # Prompts and answers of one proportion cannot be told apart; generating is what takes long.
+        return 0.0, self._answer_time / self._answer if self._answer else 0.0
+
+    def seconds(self, prompt_tokens: float, tokens: float) -> float:
+        a, b = self.factors()
+        return a * prompt_tokens + b * tokens
+
+
+class Trust:
+    """From 0 to 1: the correlation of predicted with true sizes over the last hundred or so requests, on
+    the scale of their logarithms; 0 until there are enough, and where they go against each other."""
+
+    __slots__ = ("_num_seen", "_weight", "_x", "_xx", "_xy", "_y", "_yy")
+
+    def __init__(self) -> None:
+        self._num_seen = 0
+        self._weight = self._x = self._y = self._xx = self._xy = self._yy = 0.0
+
+    def learn(self, predicted: float, true: float) -> None:
+        x, y = math.log(max(predicted, 1e-9)), math.log(max(true, 1e-9))
+        self._num_seen += 1
+        self._weight = FORGETTING * self._weight + 1
+        self._x = FORGETTING * self._x + x
+        self._y = FORGETTING * self._y + y
+        self._xx = FORGETTING * self._xx + x * x
+        self._xy = FORGETTING * self._xy + x * y
+        self._yy = FORGETTING * self._yy + y * y
+
+    @property
+    def value(self) -> float:
+        if self._num_seen < MIN_FOR_TRUST:
+            return 0.0
+        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        var_x = self._xx / self._weight - mean_x * mean_x
+        var_y = self._yy / self._weight - mean_y * mean_y
+        if var_x < 1e-9 or var_y < 1e-9:
+            return 0.0
+        together = self._xy / self._weight - mean_x * mean_y
+        return min(max(together / math.sqrt(var_x * var_y), 0.0), 1.0)
+
+
+class History:
+    """All of it for one pool. Owned by the pool's scheduler, which alone tells it of ends.
+
+    predict: replaces the learnt lengths of answers.
+    """
+
+    def __init__(self, predict: PredictTokens | None = None) -> None:
+        self.lengths = OutputLengths()
+        self.service = ServiceTimes()
+        self.trust = Trust()
+        self.predict = predict or self.lengths.predict
+
+    def seconds(self, request: RuntimeRequest) -> float:
+        """Predicted time on an engine; 0 while nothing is known."""
+        return self.service.seconds(request.num_prompt_tokens, self.predict(request))
+
+    def learn(self, request: RuntimeRequest, usage: Usage, seconds: float, predicted_s: float | None) -> None:
+        """An answer is complete. predicted_s: what `seconds` had said when it came, None if not asked."""
+        tokens = usage.completion_tokens / request.num_slots
+        if tokens < 1:
+            return
+        self.lengths.learn(request, tokens)
+        computed = max(1, usage.prompt_tokens - usage.cached_tokens)
+        self.service.learn(computed, tokens, seconds)
+        if predicted_s:
+            self.trust.learn(predicted_s, seconds)
