@@ -51,6 +51,21 @@ def test_closing_ends_what_has_the_mark_and_removes_the_note(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == []
 
 
+def test_a_named_process_ends_with_all_below_it_though_it_lost_its_mark(tmp_path: Path) -> None:
+    watch = OrphanWatch(tmp_path, "library")
+    start = f"subprocess.Popen([sys.executable, '-c', {SLEEPER!r}])"
+    family = f"import subprocess, sys; print({start}.pid, flush=True); {SLEEPER}"
+    with subprocess.Popen([sys.executable, "-c", family], stdout=subprocess.PIPE, text=True) as named:
+        assert named.stdout is not None
+        below = int(named.stdout.readline())
+        with cleaned_up([below, named.pid]):
+            watch.add(named.pid)
+            watch.close()
+            assert named.wait(10) == -signal.SIGKILL
+            assert wait_ended([below], 10) == []
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("watch_dies_too", [False, True])
 def test_what_has_the_mark_ends_with_its_killed_owner(tmp_path: Path, watch_dies_too: bool) -> None:
     with subprocess.Popen(

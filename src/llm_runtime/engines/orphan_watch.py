@@ -44,7 +44,7 @@ class OrphanWatch:
             )
         finally:
             os.close(read_fd)
-        note = GuardNote(
+        self._note = GuardNote(
             boot=proctable.boot_id(),
             token=token,
             command=name,
@@ -53,7 +53,13 @@ class OrphanWatch:
             child=None,
             scratch=None,
         )
-        leftovers.write_note(str(self._note_path), note)
+        leftovers.write_note(str(self._note_path), self._note)
+
+    def add(self, pid: int) -> None:
+        """Names a process to be ended with all below it, mark or no mark: programs that give themselves a
+        title may write it over their environment. The last one named counts."""
+        self._note = self._note._replace(child=Identity.of(pid))
+        leftovers.write_note(str(self._note_path), self._note)
 
     def close(self) -> None:
         """Ends the watch, and whatever still has the mark. Blocks until that is done. Once only."""

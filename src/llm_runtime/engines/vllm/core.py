@@ -188,6 +188,11 @@ class EngineCore:
                         os.kill(pid, 9)
 
     @property
+    def pids(self) -> list[int]:
+        """Of the engine's processes; workers are below them."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    @property
     def _processes(self) -> list[Any]:
         manager = self._engine.engine_core.resources.engine_manager
         return list(manager.processes) if manager is not None else []

@@ -196,6 +196,8 @@ class VllmInProcessBackend(ChildBackend[InProcessLife]):
         finally:
             for name in orphans.environment:
                 del os.environ[name]
+        for pid in core.pids:
+            orphans.add(pid)
         return core, parsed, orphans
 
     def _defaults(self) -> dict[str, str]:

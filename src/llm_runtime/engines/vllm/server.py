@@ -116,8 +116,9 @@ def vllm_environment(host: EngineHost, model: ServedModel, extra: dict[str, str]
 
 def local_defaults(model: ServedModel) -> dict[str, str]:
     """Of the engine's environment: it reports to nobody unless the operator says so himself, and looks
-    nothing up where the weights are a folder of this machine."""
-    defaults = {"VLLM_NO_USAGE_STATS": "1"}
+    nothing up where the weights are a folder of this machine. Its processes give themselves titles, which
+    must not be written over the mark by which they are found (SPT_NOENV)."""
+    defaults = {"VLLM_NO_USAGE_STATS": "1", "SPT_NOENV": "1"}
     if Path(model.weights).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
     return defaults
