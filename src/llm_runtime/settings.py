@@ -198,7 +198,12 @@ def _without_effect(settings: Settings) -> list[str]:
             "admission.request_rate_limit_burst has no effect without admission.request_rate_limit_per_s"
         )
     if scheduling.policy == "fifo":
-        for name in ("priority_aging_boost_interval_s", "batch_slot_share", "batch_prompts"):
+        for name in (
+            "priority_aging_boost_interval_s",
+            "batch_slot_share",
+            "batch_prompts",
+            "batch_prompt_time_share",
+        ):
             if getattr(scheduling, name) is not None:
                 warnings.append(f"scheduling.{name} has no effect with scheduling.policy = fifo")
     return warnings

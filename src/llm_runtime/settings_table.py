@@ -206,6 +206,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "classes (`fair`, `deadline`, `shortest`) strictly first. Not with `fifo`.",
             "PRIORITY_AGING_BOOST_INTERVAL_S",
         ),
+        "scheduling.fair_credit_tokens": Row(
+            "With `fair`: how much of the service it did not want a tenant keeps for later, in tokens (prompt "
+            "1, generated 2); a few seconds of what the engines serve."
+        ),
         "scheduling.shortest_patience": Row(
             "With `shortest`: for how many times its own predicted service a request may be overtaken by "
             "shorter ones that come later."
@@ -216,6 +220,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "scheduling.batch_prompts": Row(
             "Requests of priority 7 to 9 that may be at their prompt at once, on each engine; unset: any "
             "number. Not with `fifo`."
+        ),
+        "scheduling.batch_prompt_time_share": Row(
+            "Share of the time in which prompts of priority 7 to 9 are computed while better classes are "
+            "active; unset: all of it. Not with `fifo`."
         ),
         "scheduling.enable_batching": Row(
             "Micro-batching for engines that do not batch themselves; off: one request at a time.",

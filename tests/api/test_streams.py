@@ -320,6 +320,36 @@ async def test_a_plain_reply_has_its_receipt() -> None:
         assert float(spans["prefill"]) + float(spans["decode"]) >= 20 + 5 * 5 - 1
 
 
+async def test_a_stream_tells_where_its_time_went_to_who_asks() -> None:
+    async with serve(backend=ScriptedBackend(on_open=answer("a", "b"))) as server:
+        for asks in (False, True):
+            headers = {"x-server-timing": "stream"} if asks else {}
+            request = post(chat_body(MODEL, stream=True), headers=headers)
+            async with connected(server.port) as connection:
+                await connection.send(request)
+                await connection.head()
+                raw = b""
+                while piece := await connection.chunk():
+                    raw += piece
+            _, done, rest = raw.partition(b"data: [DONE]\n\n")
+            assert done
+            if asks:
+                assert rest.startswith(b": queue;dur=")
+                assert b"decode;dur=" in rest
+                assert rest.endswith(b"\n\n")
+            else:
+                assert rest == b""
+
+
+async def test_an_error_has_its_receipt_where_there_is_one() -> None:
+    backend = ScriptedBackend(on_open=lambda engine: engine.fail(BackendError("broke")))
+    async with serve(backend=backend) as server:
+        reply = await ask(server.port, post(chat_body(MODEL)))
+        assert reply.headers["server-timing"].startswith("queue;dur=")
+        reply = await ask(server.port, post(b"{"))
+        assert "server-timing" not in reply.headers
+
+
 async def test_a_used_name_gets_a_number_and_keeps_it_to_the_end() -> None:
     backend = ScriptedBackend(slots=3)
     async with serve(backend=backend) as server:

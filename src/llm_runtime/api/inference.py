@@ -87,6 +87,7 @@ class InferenceEndpoint:
         headers = headers_of(scope)
         request_id = request_id_of(headers)
         request: RuntimeRequest | None = None
+        handle: RequestHandle | None = None
         try:
             tenant = self._services.keys.identify(
                 headers.get(b"authorization"),
@@ -98,7 +99,11 @@ class InferenceEndpoint:
             request_id = request.id
             permit = self._services.runtime.admit(request)
             handle = self._services.runtime.submit(request, permit)
-            await (self._stream if request.stream else self._plain)(handle, translation, receive, send)
+            if request.stream:
+                told = headers.get(b"x-server-timing") == b"stream"
+                await self._stream(handle, translation, receive, send, told=told)
+            else:
+                await self._plain(handle, translation, receive, send)
             if handle.cut_off:
                 await abort_connection(scope, send)
         except ClientGone:
@@ -108,11 +113,18 @@ class InferenceEndpoint:
             if request is None and isinstance(error, BodyTooLarge | BodyTimeout):
                 await refuse_unread(send, receive, error, request_id, write=self._dialect.error_body)
             else:
-                await send_error(send, error, request_id, write=self._dialect.error_body)
+                await self._tell(send, error, request_id, handle)
         except Exception:
             log.exception("request.crashed", request_id=request_id)
             self._refused(request, INTERNAL_ERROR.reason, 500)
-            await send_error(send, INTERNAL_ERROR, request_id, write=self._dialect.error_body)
+            await self._tell(send, INTERNAL_ERROR, request_id, handle)
+
+    async def _tell(
+        self, send: Send, error: LLMRuntimeError, request_id: str, handle: RequestHandle | None
+    ) -> None:
+        receipt = _receipt(handle) if handle is not None else b""
+        extra = [(b"server-timing", receipt)] if receipt else []
+        await send_error(send, error, request_id, extra=extra, write=self._dialect.error_body)
 
     def _refused(self, request: RuntimeRequest | None, reason: str, status: int) -> None:
         """What became a request is counted by its own events; the rest is counted here."""
@@ -196,9 +208,17 @@ class InferenceEndpoint:
             await send_bytes(send, 200, headers, body)
 
     async def _stream(
-        self, handle: RequestHandle, translation: Translation | None, receive: Receive, send: Send
+        self,
+        handle: RequestHandle,
+        translation: Translation | None,
+        receive: Receive,
+        send: Send,
+        *,
+        told: bool,
     ) -> None:
-        writer = StreamWriter(send, self._dialect, partial(self._stream_headers, handle))
+        """told: the client wants to be told at the end where the time went."""
+        receipt = partial(_receipt, handle) if told else None
+        writer = StreamWriter(send, self._dialect, partial(self._stream_headers, handle), receipt)
         try:
             async with DisconnectWatch(receive, handle.client_gone), handle:
                 await writer.run(handle if translation is None else translation.stream(handle))
@@ -215,7 +235,12 @@ class InferenceEndpoint:
 
     def _reply_headers(self, handle: RequestHandle) -> list[Header]:
         headers: list[Header] = [(b"x-request-id", handle.request.id.encode())]
-        timing = server_timing(handle.timeline, replica=handle.replica, decode=not handle.request.stream)
+        timing = _receipt(handle, decode=not handle.request.stream)
         if timing:
-            headers.append((b"server-timing", timing.encode("ascii")))
+            headers.append((b"server-timing", timing))
         return headers
+
+
+def _receipt(handle: RequestHandle, *, decode: bool = True) -> bytes:
+    """Where the request's time went so far, as `Server-Timing` puts it."""
+    return server_timing(handle.timeline, replica=handle.replica, decode=decode).encode("ascii")

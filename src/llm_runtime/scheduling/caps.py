@@ -8,6 +8,9 @@ each for the classes that are told:
 - **prompts**: requests whose prompt the engine has not finished, per replica. Engines compute prompts in
   the order in which they come, so a crowd started at once stands in front of everybody who comes later;
   started one by one it costs its own throughput next to nothing.
+- **prompt time**: while a better class is active, the share of time in which prompts of the class are
+  computed. A prompt that took P seconds is followed by a pause of P * (1 / share - 1), in which everybody
+  decodes at full speed. Of several replicas each has its own time, so the pause is divided by their number.
 """
 
 from __future__ import annotations
@@ -26,16 +29,24 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ClassCap:
-    """slot_share: of the slots in force, None: no cap. prompts: per replica, None: no cap."""
+    """slot_share: of the slots in force. prompts: at once, per replica. prompt_time_share: of the time.
+    None: no cap."""
 
     slot_share: float | None = None
     prompts: int | None = None
+    prompt_time_share: float | None = None
+
+    @property
+    def on_prompts(self) -> bool:
+        return self.prompts is not None or self.prompt_time_share is not None
 
 
 @dataclass(slots=True)
 class _Held:
     num_slots: int = 0
-    at_prompt: set[str] = field(default_factory=set)
+    at_prompt: dict[str, float] = field(default_factory=dict)  # with the instant it was started
+    prompt_s: float = 0.0  # how long the last prompt took
+    prompt_over_at: float = -math.inf
     silent: list[tuple[float, str]] = field(default_factory=list)  # heap: when plain ones' prompts end
 
 
@@ -52,18 +63,18 @@ class ClassCaps:
         cls = priority_class(request.priority)
         held, cap = self._held[cls], self._caps.get(cls)
         held.num_slots += request.num_slots
-        if cap is not None and cap.prompts is not None:
-            held.at_prompt.add(request.id)
+        if cap is not None and cap.on_prompts:
+            held.at_prompt[request.id] = now
             if not request.stream:
                 heapq.heappush(held.silent, (now + prefill_s, request.id))
 
-    def first_token(self, request: RuntimeRequest) -> None:
-        self._held[priority_class(request.priority)].at_prompt.discard(request.id)
+    def first_token(self, request: RuntimeRequest, now: float) -> None:
+        self._prompt_over(self._held[priority_class(request.priority)], request.id, now)
 
     def left(self, request: RuntimeRequest) -> None:
         held = self._held[priority_class(request.priority)]
         held.num_slots -= request.num_slots
-        held.at_prompt.discard(request.id)
+        held.at_prompt.pop(request.id, None)
 
     def allows(
         self, request: RuntimeRequest, size: PoolSize, waiting: Mapping[PriorityClass, int], now: float
@@ -73,11 +84,20 @@ class ClassCaps:
         cap = self._caps.get(cls)
         if cap is None:
             return True
-        return self._has_prompt(cls, cap, size, now) and self._has_slots(cls, cap, request, size, waiting)
+        return self._has_prompt(cls, cap, size, waiting, now) and self._has_slots(
+            cls, cap, request, size, waiting
+        )
 
-    def wake_at(self, now: float) -> float | None:
+    def wake_at(self, size: PoolSize, now: float) -> float | None:
         """When a cap opens without anybody telling; None if none does."""
-        instants = [held.silent[0][0] for held in self._held.values() if held.silent]
+        instants = []
+        for cls, cap in self._caps.items():
+            held = self._held[cls]
+            if held.silent:
+                instants.append(held.silent[0][0])
+            pause_until = _pause_until(held, cap, size)
+            if pause_until > now:
+                instants.append(pause_until)
         return max(min(instants), now) if instants else None
 
     def _has_slots(
@@ -103,10 +123,30 @@ class ClassCaps:
         better = BEST_FIRST[: BEST_FIRST.index(cls)]
         return any(waiting[each] or self._held[each].num_slots for each in better)
 
-    def _has_prompt(self, cls: PriorityClass, cap: ClassCap, size: PoolSize, now: float) -> bool:
-        if cap.prompts is None:
-            return True
+    def _has_prompt(
+        self,
+        cls: PriorityClass,
+        cap: ClassCap,
+        size: PoolSize,
+        waiting: Mapping[PriorityClass, int],
+        now: float,
+    ) -> bool:
         held = self._held[cls]
         while held.silent and held.silent[0][0] <= now:
-            held.at_prompt.discard(heapq.heappop(held.silent)[1])
-        return len(held.at_prompt) < cap.prompts * size.num_replicas
+            at, request_id = heapq.heappop(held.silent)
+            self._prompt_over(held, request_id, at)
+        if cap.prompts is not None and len(held.at_prompt) >= cap.prompts * size.num_replicas:
+            return False
+        return _pause_until(held, cap, size) <= now or not self._better_active(cls, waiting)
+
+    def _prompt_over(self, held: _Held, request_id: str, now: float) -> None:
+        started_at = held.at_prompt.pop(request_id, None)
+        if started_at is not None:
+            held.prompt_s = now - started_at
+            held.prompt_over_at = now
+
+
+def _pause_until(held: _Held, cap: ClassCap, size: PoolSize) -> float:
+    if cap.prompt_time_share is None:
+        return -math.inf
+    return held.prompt_over_at + held.prompt_s * (1 / cap.prompt_time_share - 1) / max(1, size.num_replicas)

@@ -16,11 +16,14 @@ class SchedulingConfig:
 
     priority_aging_boost_interval_s: waiting this long raises a request by one priority level; None:
         better levels (with `priority`) or classes (with the others) strictly first. Not with `fifo`.
+    fair_credit_tokens: with `fair`, how much of the service it did not want a tenant keeps for later, as
+        weighted tokens (prompt 1, generated 2); a few seconds of what the pool serves.
     shortest_patience: with `shortest`, for how many times its own predicted service a request can be
         overtaken by shorter ones that come later.
     batch_slot_share: of the slots in force that the batch class may hold; None: all of them.
     batch_prompts: batch requests that may be at their prompt at once, on each replica; None: any number.
-        Neither of both with `fifo`, nor for engines that do not batch themselves.
+    batch_prompt_time_share: of the time that batch prompts may take while better classes are active;
+        None: all of it. None of these three with `fifo`.
     enable_batching, max_batch_size, batch_timeout_ms: micro-batching for engines that do not batch
         themselves; without it they get one request at a time. Ignored by native-batching engines.
     max_skip_s: how long a head that fits on no free replica lets later requests pass it.
@@ -28,9 +31,11 @@ class SchedulingConfig:
 
     policy: Preset = "fifo"
     priority_aging_boost_interval_s: Annotated[float, Gt(0)] | None = None
+    fair_credit_tokens: Annotated[float, Ge(0)] = 4096.0
     shortest_patience: Annotated[float, Ge(0)] = 8.0
     batch_slot_share: Annotated[float, Gt(0), Le(1)] | None = None
     batch_prompts: Annotated[int, Ge(1)] | None = None
+    batch_prompt_time_share: Annotated[float, Gt(0), Le(1)] | None = None
     enable_batching: bool = True
     max_batch_size: Annotated[int, Ge(1)] = 8
     batch_timeout_ms: Annotated[float, Ge(0)] = 10.0

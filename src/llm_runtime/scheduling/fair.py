@@ -4,8 +4,11 @@ A tenant's counter grows with what it is served, divided by its weight: 1 for ea
 generated one. The tenant with the lowest counter is next. The cost is charged when a request is dispatched,
 as predicted, and corrected when it ends: who was charged too much gets it back, and who used more owes it.
 
-A tenant that comes back after having had nothing waiting is lifted to the lowest counter among those that
-wait: time in which it wanted nothing earns no credit. No slot stays free for anybody's sake.
+A tenant that comes back after having had nothing waiting is lifted to the counter of whoever is next, so
+time in which it wanted nothing is no claim on the time to come. But of the service that it did not want it
+keeps some as credit, which is used up before its counter grows: whoever stays below its share is served at
+once, also in bursts of the credit's size, and nobody can save up for an hour. No slot stays free for
+anybody's sake.
 
 After Sheng et al., "Fairness in Serving Large Language Models" (2024); there an engine charges each token
 as it comes, here only the ends are seen.
@@ -26,6 +29,7 @@ from llm_runtime.scheduling.order import Order, Waiting
 INPUT_WEIGHT = 1.0
 OUTPUT_WEIGHT = 2.0
 SWEEP_ABOVE = 64
+ROUNDING = 1e-6
 
 WeightOf = Callable[[str], float]
 """tenant -> its share relative to others'; above 0."""
@@ -36,15 +40,23 @@ def equal_weights(tenant: str) -> float:
 
 
 class _Tenant:
-    __slots__ = ("counter", "flow", "num_running", "num_waiting", "version", "weight")
+    """counter: of service received, or lifted to. credit: what it may have before that counts. version: of
+    its place in the heap."""
 
-    def __init__(self, flow: SingleFlow, weight: float) -> None:
-        self.counter = 0.0
+    __slots__ = ("counter", "credit", "flow", "num_running", "num_waiting", "version", "weight")
+
+    def __init__(self, flow: SingleFlow, weight: float, counter: float, credit: float) -> None:
+        self.counter = counter
+        self.credit = credit
         self.flow = flow
         self.weight = weight
         self.num_waiting = 0
         self.num_running = 0
         self.version = -1
+
+    @property
+    def rank(self) -> float:
+        return self.counter - self.credit
 
 
 class FairFlows:
@@ -54,24 +66,30 @@ class FairFlows:
     are forgotten.
     """
 
-    def __init__(self, order: Order, predict: PredictTokens, weight_of: WeightOf = equal_weights) -> None:
+    def __init__(
+        self,
+        order: Order,
+        predict: PredictTokens,
+        weight_of: WeightOf = equal_weights,
+        *,
+        credit_tokens: float = 0.0,
+    ) -> None:
         self._order = order
         self._predict = predict
         self._weight_of = weight_of
+        self._credit_tokens = credit_tokens
         self._tenants: dict[str, _Tenant] = {}
-        self._heap: list[tuple[float, int, str]] = []  # counter, version, tenant; others are outdated
+        self._heap: list[tuple[float, int, str]] = []  # rank, version, name; with another version outdated
         self._version = 0
         self._shapes: Counter[Shape] = Counter()
-        self._served_at = 0.0  # the counter of who was served last, before it was charged
+        self._served_last: _Tenant | None = None
         self._sweep_above = SWEEP_ABOVE
 
     def push(self, entry: Waiting) -> None:
         name = entry.request.tenant
-        tenant = self._tenants.get(name)
-        if tenant is None:
-            tenant = self._tenants[name] = _Tenant(SingleFlow(self._order), self._weight_of(name))
+        tenant = self._tenants.get(name) or self._come(name)
         if not tenant.num_waiting:
-            tenant.counter = max(tenant.counter, self._lowest())
+            self._lift(tenant)
         tenant.flow.push(entry)
         tenant.num_waiting += 1
         self._shapes[shape_of(entry.request)] += 1
@@ -86,7 +104,7 @@ class FairFlows:
         tenant = self._leave(entry)
         tenant.flow.take(entry)
         tenant.num_running += 1
-        self._served_at = max(self._served_at, tenant.counter)
+        self._served_last = tenant
         entry.charged = self._cost(entry.request)
         self._charge(entry.request.tenant, tenant, entry.charged)
 
@@ -118,8 +136,8 @@ class FairFlows:
         return found
 
     def counters(self) -> dict[str, float]:
-        """Of the tenants that are known, as they stand: for whoever explains the queue."""
-        return {name: tenant.counter for name, tenant in self._tenants.items()}
+        """Of the tenants that are known, less their credit: for whoever explains the queue."""
+        return {name: tenant.rank for name, tenant in self._tenants.items()}
 
     # ---- counting
 
@@ -129,31 +147,47 @@ class FairFlows:
 
     def _charge(self, name: str, tenant: _Tenant, cost: float) -> None:
         if cost:
-            tenant.counter += cost / tenant.weight
+            due = cost / tenant.weight
+            paid = min(tenant.credit, max(due, 0.0))
+            tenant.credit -= paid
+            tenant.counter += due - paid
             if tenant.num_waiting:
                 self._place(name, tenant)
+
+    def _come(self, name: str) -> _Tenant:
+        """A tenant that is not known has not had anything, as far as anybody remembers."""
+        weight = self._weight_of(name)
+        tenant = _Tenant(SingleFlow(self._order), weight, self._level(), self._credit_tokens / weight)
+        self._tenants[name] = tenant
+        return tenant
+
+    def _lift(self, tenant: _Tenant) -> None:
+        missed = self._level() - tenant.counter
+        if missed > 0:
+            tenant.credit = min(tenant.credit + missed, self._credit_tokens / tenant.weight)
+            tenant.counter += missed
 
     def _place(self, name: str, tenant: _Tenant) -> None:
         self._version += 1
         tenant.version = self._version
-        heapq.heappush(self._heap, (tenant.counter, self._version, name))
+        heapq.heappush(self._heap, (tenant.rank, self._version, name))
         if len(self._heap) > 2 * len(self._tenants) + SWEEP_ABOVE:
             self._heap = [
-                (each.counter, each.version, each_name)
+                (each.rank, each.version, each_name)
                 for each_name, each in self._tenants.items()
                 if each.num_waiting
             ]
             heapq.heapify(self._heap)
 
-    def _lowest(self) -> float:
-        """The lowest counter among those that wait; without any, where service stood last."""
+    def _level(self) -> float:
+        """The counter of who is next; while nobody waits, of who was served last."""
         while self._heap:
-            counter, version, name = self._heap[0]
+            _, version, name = self._heap[0]
             tenant = self._tenants.get(name)
             if tenant is not None and tenant.version == version and tenant.num_waiting:
-                return counter
+                return tenant.counter
             heapq.heappop(self._heap)
-        return self._served_at
+        return self._served_last.counter if self._served_last is not None else 0.0
 
     def _leave(self, entry: Waiting) -> _Tenant:
         tenant = self._tenants[entry.request.tenant]
@@ -174,4 +208,8 @@ class FairFlows:
             self._sweep_above = SWEEP_ABOVE + 2 * len(self._tenants)
 
     def _is_forgettable(self, tenant: _Tenant) -> bool:
-        return not tenant.num_waiting and not tenant.num_running and tenant.counter <= self._lowest()
+        """Whether it would come back as if it had never been there."""
+        if tenant.num_waiting or tenant.num_running:
+            return False
+        credit = self._credit_tokens / tenant.weight
+        return min(tenant.credit + self._level() - tenant.counter, credit) >= credit - ROUNDING

@@ -129,7 +129,7 @@ class PoolScheduler:
             case FirstToken(request_id):
                 running = self._running.get(request_id)
                 if running is not None and self._caps is not None:
-                    self._caps.first_token(running[0].request)
+                    self._caps.first_token(running[0].request, now)
 
     def _finish(self, entry: Waiting, dispatched_at: float, usage: Usage | None, now: float) -> None:
         self._leave_engine(entry, usage)
@@ -198,7 +198,7 @@ class PoolScheduler:
         again = decided.batch_closed and not capacity.exhausted
         wake_at = now if again else self._next_deadline()
         if decided.closed and self._caps is not None:
-            wake_at = _earlier(wake_at, self._caps.wake_at(now))
+            wake_at = _earlier(wake_at, self._caps.wake_at(capacity.size, now))
         return Decision(dispatch=tuple(decided.placed), evict=evict, wake_at=wake_at)
 
     def _evict_expired(self, now: float) -> tuple[Eviction, ...]:

@@ -77,7 +77,12 @@ def _priority(parts: Parts) -> Bands:
 
 
 def _fair(parts: Parts) -> Bands:
-    return _by_class(parts, lambda: FairFlows(fifo, parts.history.predict, parts.weight_of))
+    credit_tokens = parts.config.fair_credit_tokens
+
+    def flows() -> FairFlows:
+        return FairFlows(fifo, parts.history.predict, parts.weight_of, credit_tokens=credit_tokens)
+
+    return _by_class(parts, flows)
 
 
 def _deadline(parts: Parts) -> Bands:
@@ -129,7 +134,7 @@ def build_scheduler(
 
 
 def _caps(config: SchedulingConfig) -> ClassCaps | None:
-    cap = ClassCap(config.batch_slot_share, config.batch_prompts)
+    cap = ClassCap(config.batch_slot_share, config.batch_prompts, config.batch_prompt_time_share)
     if config.policy == "fifo" or cap == ClassCap():
         return None
     return ClassCaps({PriorityClass.BATCH: cap})

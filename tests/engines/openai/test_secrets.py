@@ -7,7 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
@@ -31,8 +32,8 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def serving(log: IO[bytes], **variables: str) -> AsyncIterator[tuple[int, int]]:
-    """The server in a process of its own: its port and its process id."""
+async def serving(log: IO[bytes], **variables: str) -> AsyncIterator[tuple[int, Process]]:
+    """The server in a process of its own, and its port."""
     port = free_port()
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("LLM_RUNTIME_")},
@@ -50,9 +51,10 @@ async def serving(log: IO[bytes], **variables: str) -> AsyncIterator[tuple[int, 
         *command, env=environ, stdout=log, stderr=asyncio.subprocess.STDOUT
     )
     try:
-        yield port, process.pid
+        yield port, process
     finally:
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         async with asyncio.timeout(20):
             await process.wait()
 
@@ -62,19 +64,27 @@ def command_line(pid: int) -> bytes:
     return subprocess.check_output(["ps", "-o", "args=", "-p", str(pid)])
 
 
-async def until_ready(port: int) -> None:
-    """A process that is not ours has no event to wait for."""
+async def until_ready(port: int, process: Process) -> None:
+    """Another process has no event to wait for but its end."""
     async with asyncio.timeout(60):
-        while True:
+        while process.returncode is None:
             try:
                 if (await get(port, "/health/ready")).status == 200:
                     return
             except (ConnectionError, EOFError):
-                await asyncio.sleep(0.05)
+                pass
+            await asyncio.sleep(0.05)
+    raise AssertionError(f"the server ended with {process.returncode}")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[IO[bytes]]:
+    with (tmp_path / "log").open("w+b") as file:
+        yield file
 
 
 @pytest.mark.parametrize("with_user", [False, True])
-async def test_f58_no_secret_anywhere(tmp_path: Path, with_user: bool) -> None:
+async def test_f58_no_secret_anywhere(log: IO[bytes], with_user: bool) -> None:
     trouble = [
         reply({"error": {"message": f"Incorrect API key {UPSTREAM}, {HEADER}"}}, "401 Unauthorized"),
         reply({"error": {"message": f"cannot handle {UPSTREAM} {PASSWORD}"}}, "500 Internal Server Error"),
@@ -86,14 +96,13 @@ async def test_f58_no_secret_anywhere(tmp_path: Path, with_user: bool) -> None:
         await (peer.send(trouble.pop()) if trouble else sing(peer, request))
 
     said: list[bytes] = []
-    log = (tmp_path / "log").open("w+b")
     async with fake_upstream(answer) as fake:
         url, key = fake.url, {"UPSTREAM_API_KEY": UPSTREAM}
         if with_user:
             url, key = fake.url.replace("http://", f"http://user:{PASSWORD}@"), {}
-        async with serving(log, UPSTREAM_URL=url, **key) as (port, pid):
-            await until_ready(port)
-            cmdline = command_line(pid)
+        async with serving(log, UPSTREAM_URL=url, **key) as (port, process):
+            await until_ready(port, process)
+            cmdline = command_line(process.pid)
             body = chat_body("m", user=PROMPT)
             body["messages"][0]["content"] = PROMPT
             good = {"authorization": f"Bearer {CLIENT}"}
@@ -110,9 +119,8 @@ async def test_f58_no_secret_anywhere(tmp_path: Path, with_user: bool) -> None:
             said.append(repr(await ask(port, post(body, headers=good))).encode())
             for path in ("/metrics", "/metrics?format=prometheus", "/load", "/health", "/v1/models"):
                 said.append(repr(await get(port, path, good)).encode())
-    with log:
-        log.seek(0)
-        written = log.read()
+    log.seek(0)
+    written = log.read()
     assert b"upstream.refused" in written, "the log tells what happened"
     for secret in (*SECRETS, PASSWORD) if with_user else SECRETS:
         for text in (written, cmdline, *said):

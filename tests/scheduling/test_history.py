@@ -1,0 +1,170 @@
+"""What is learnt from ended requests: lengths, times, and whether predictions are worth anything."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.scheduling.history import MIN_FOR_TRUST, History, OutputLengths, ServiceTimes, Trust
+from tests.scheduling.pools import make_request
+
+
+def asked(tenant: str = "a", cap: int = 100, kind: EndpointKind = EndpointKind.CHAT) -> RuntimeRequest:
+    return replace(make_request("r", max_tokens=cap), tenant=tenant, kind=kind)
+
+
+# ---- lengths
+
+
+def test_nobody_knows_better_than_the_cap_at_first() -> None:
+    assert OutputLengths().predict(asked(cap=77)) == 77
+
+
+def test_a_tenant_whose_answers_have_a_length_of_their_own() -> None:
+    lengths = OutputLengths()
+    for cap in (100, 400, 50, 1000, 200):
+        lengths.learn(asked(cap=cap), 40)
+    assert lengths.predict(asked(cap=800)) == pytest.approx(40)
+    assert lengths.predict(asked(cap=25)) == 25
+
+
+def test_a_tenant_whose_answers_fill_the_cap() -> None:
+    lengths = OutputLengths()
+    for cap in (100, 400, 50, 1000, 200):
+        lengths.learn(asked(cap=cap), cap)
+    assert lengths.predict(asked(cap=800)) == pytest.approx(800)
+
+
+def test_tenants_and_endpoints_are_told_apart_and_strangers_get_the_endpoints_mean() -> None:
+    lengths = OutputLengths()
+    for _ in range(10):
+        lengths.learn(asked("terse", cap=500), 10)
+        lengths.learn(asked("wordy", cap=500), 300)
+    assert lengths.predict(asked("terse", cap=500)) == pytest.approx(10)
+    assert lengths.predict(asked("wordy", cap=500)) == pytest.approx(300)
+    assert 10 < lengths.predict(asked("new", cap=500)) < 300
+    assert lengths.predict(asked("terse", cap=500, kind=EndpointKind.COMPLETIONS)) == 500
+
+
+def test_old_habits_are_forgotten() -> None:
+    lengths = OutputLengths()
+    for _ in range(200):
+        lengths.learn(asked(cap=1000), 500)
+    for _ in range(40):
+        lengths.learn(asked(cap=1000), 20)
+    assert lengths.predict(asked(cap=1000)) == pytest.approx(20, rel=0.5)
+
+
+def test_the_number_of_tenants_is_bounded() -> None:
+    lengths = OutputLengths(max_keys=2)
+    for tenant, tokens in (("a", 10), ("b", 20), ("a", 10), ("c", 30)):
+        lengths.learn(asked(tenant, cap=500), tokens)
+    assert lengths.predict(asked("a", cap=500)) == pytest.approx(10)
+    assert lengths.predict(asked("b", cap=500)) not in (pytest.approx(20), 500)
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), max_size=30), st.integers(1, 1000))
+def test_a_prediction_is_between_one_and_the_cap(samples: list[tuple[int, int]], cap: int) -> None:
+    lengths = OutputLengths()
+    for its_cap, tokens in samples:
+        lengths.learn(asked(cap=its_cap), min(tokens, its_cap))
+    assert 1 <= lengths.predict(asked(cap=cap)) <= cap
+
+
+# ---- times
+
+
+def test_times_are_split_between_prompt_and_answer() -> None:
+    times, source = ServiceTimes(), random.Random(1)
+    assert times.seconds(100, 100) == 0
+    for _ in range(60):
+        prompt, tokens = source.randint(1, 500), source.randint(1, 200)
+        times.learn(prompt, tokens, 0.004 * prompt + 0.03 * tokens)
+    assert times.factors() == pytest.approx((0.004, 0.03))
+
+
+def test_an_engine_that_slowed_down_is_noticed() -> None:
+    times, source = ServiceTimes(), random.Random(1)
+    for slowness, number in ((1.0, 300), (3.0, 300)):
+        for _ in range(number):
+            prompt, tokens = source.randint(1, 500), source.randint(1, 200)
+            times.learn(prompt, tokens, slowness * (0.004 * prompt + 0.03 * tokens))
+    assert times.seconds(100, 100) == pytest.approx(3.0 * 3.4, rel=0.15)
+
+
+def test_what_cannot_be_told_apart_is_the_answers() -> None:
+    times = ServiceTimes()
+    for number in range(1, 20):
+        times.learn(10 * number, number, 2.0 * number)
+    assert times.factors() == pytest.approx((0.0, 2.0))
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000), st.floats(0, 1000)), max_size=40))
+def test_no_token_takes_less_than_no_time(samples: list[tuple[int, int, float]]) -> None:
+    times = ServiceTimes()
+    for prompt, tokens, seconds in samples:
+        times.learn(prompt, tokens, seconds)
+    assert min(times.factors()) >= 0
+
+
+# ---- trust
+
+
+def trust_of(predict: str, number: int) -> float:
+    trust, source = Trust(), random.Random(3)
+    for _ in range(number):
+        true = source.lognormvariate(3, 1)
+        noise = source.lognormvariate(0, 0.3)
+        trust.learn({"good": true * noise, "wrong": 1 / true, "blind": noise, "same": 5.0}[predict], true)
+    return trust.value
+
+
+def test_good_predictions_are_trusted_and_others_are_not() -> None:
+    assert trust_of("good", 300) > 0.9
+    assert trust_of("wrong", 300) == 0
+    assert trust_of("blind", 300) < 0.3
+    assert trust_of("same", 300) == 0
+
+
+def test_trust_takes_evidence() -> None:
+    assert trust_of("good", MIN_FOR_TRUST - 1) == 0
+    assert trust_of("good", MIN_FOR_TRUST) > 0.5
+
+
+def test_trust_is_lost_when_predictions_turn_bad() -> None:
+    trust, source = Trust(), random.Random(3)
+    for sign in (1, -1):
+        for _ in range(300):
+            true = source.lognormvariate(3, 1)
+            trust.learn(true**sign, true)
+    assert trust.value == 0
+
+
+# ---- together
+
+
+def test_a_history_learns_of_one_sequence_and_of_what_was_computed() -> None:
+    history = History()
+    request = replace(asked(cap=100), num_slots=2, num_prompt_tokens=100)
+    for _ in range(5):
+        history.learn(request, Usage(100, 80, cached_tokens=60), 4.0, None)
+    assert history.predict(request) == pytest.approx(40)
+    assert history.service.seconds(0, 40) == pytest.approx(4.0)
+
+
+def test_answers_without_tokens_teach_nothing() -> None:
+    history = History()
+    history.learn(asked(), Usage(100, 0), 4.0, 1.0)
+    assert history.seconds(asked()) == 0
+
+
+def test_given_predictions_replace_learnt_ones() -> None:
+    history = History(lambda request: 7.0)
+    history.learn(asked(cap=50), Usage(10, 50), 1.0, None)
+    assert history.predict(asked(cap=50)) == 7.0
