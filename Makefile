@@ -45,7 +45,7 @@ check: $(DEV) ## Lint, format, types, layers, module size, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/check_module_size.py src tests scripts benchmarks
+	$(BIN)/python scripts/check_module_size.py src tests scripts benchmarks deploy
 	$(BIN)/python scripts/config_docs.py --check
 
 fix: $(DEV) ## Repair what can be repaired mechanically
@@ -63,7 +63,7 @@ vllm-env: $(VLLM_ENV) ## Make .venv-vllm: vLLM on the CPU (2 GB), as its tests a
 
 clean: ## Remove the environments and every cache
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
-	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNTIME):
 	@PYTHON=$(PYTHON) scripts/setup.sh runtime

@@ -1,0 +1,1 @@
+"""Programs for development. A package only so that tests can import what they are made of."""
