@@ -207,8 +207,12 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "PRIORITY_AGING_BOOST_INTERVAL_S",
         ),
         "scheduling.fair_credit_tokens": Row(
-            "With `fair`: how much of the service it did not want a tenant keeps for later, in tokens (prompt "
-            "1, generated 2); a few seconds of what the engines serve."
+            "With `fair`: how much of the service it did not want a tenant keeps for later, in tokens "
+            "(prompt 1, generated 2); a few seconds of what the engines serve."
+        ),
+        "scheduling.fair_reserve_slots": Row(
+            "With `fair`: slots kept free for tenants that have had less than their share, while there are "
+            "such; 0 keeps every slot busy."
         ),
         "scheduling.shortest_patience": Row(
             "With `shortest`: for how many times its own predicted service a request may be overtaken by "
@@ -224,6 +228,11 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "scheduling.batch_prompt_time_share": Row(
             "Share of the time in which prompts of priority 7 to 9 are computed while better classes are "
             "active; unset: all of it. Not with `fifo`."
+        ),
+        "scheduling.preempt": Row(
+            "Who gives up its slots when a better class waits and none is free: nobody; requests without a "
+            "token yet, which go back to the queue (`prompts`); running requests of priority 7 to 9 too, "
+            "whose streams end with an error (`batch`). Not with `fifo`."
         ),
         "scheduling.enable_batching": Row(
             "Micro-batching for engines that do not batch themselves; off: one request at a time.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llm_runtime.core.errors import BackendError, BackendUnavailable
+from llm_runtime.core.errors import BackendError, BackendUnavailable, Shed
 from llm_runtime.core.outcome import Outcome
 from llm_runtime.core.request import RuntimeRequest, TimeLimits
 from llm_runtime.engines.base import BackendState
@@ -196,6 +196,7 @@ class Preempting:
     def __init__(self) -> None:
         self._inner: Scheduler = build_scheduler(SchedulingConfig())
         self.preempt: tuple[str, ...] = ()
+        self.shed: tuple[str, ...] = ()
 
     def add(self, request: RuntimeRequest, now: float) -> None:
         self._inner.add(request, now)
@@ -209,7 +210,8 @@ class Preempting:
     def decide(self, now: float, capacity: Capacity) -> Decision:
         decision = self._inner.decide(now, capacity)
         preempt, self.preempt = self.preempt, ()
-        return Decision(decision.dispatch, decision.evict, preempt, decision.wake_at)
+        shed, self.shed = self.shed, ()
+        return Decision(decision.dispatch, decision.evict, preempt, decision.wake_at, shed)
 
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._inner.snapshot(now)
@@ -253,6 +255,42 @@ async def test_preempted_after_the_first_byte_it_stays() -> None:
         await low_task
         (await r.backend.got(1)).end()
     assert low.complete
+
+
+@virtual
+async def test_shed_after_the_first_byte_it_ends_with_an_error() -> None:
+    scheduler = Preempting()
+    async with rig(ScriptedBackend(slots=1), scheduler=scheduler) as r:
+        low, low_task = r.play(r.request("low"))
+        stream = await r.backend.got(0)
+        stream.say("a")
+        await r.backend.pulled(stream, 1)
+        scheduler.shed = ("low",)
+        high, high_task = r.play(r.request("high"))
+        await r.backend.cancelled(stream)
+        await low_task
+        (await r.backend.got(1)).end()
+        await high_task
+    assert isinstance(low.error, Shed)
+    assert high.complete
+    assert r.recorder.ends("low") == [(Outcome.EVICTED, "preempted")]
+
+
+@virtual
+async def test_shed_before_the_first_byte_it_runs_again() -> None:
+    scheduler = Preempting()
+    async with rig(ScriptedBackend(slots=1), scheduler=scheduler) as r:
+        low, low_task = r.play(r.request("low"))
+        stream = await r.backend.got(0)
+        scheduler.shed = ("low",)
+        high, high_task = r.play(r.request("high"))
+        await r.backend.cancelled(stream)
+        (await r.backend.got(1)).end()
+        (await r.backend.got(2)).end()
+        await low_task
+        await high_task
+    assert low.complete
+    assert high.complete
 
 
 @virtual

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -20,7 +21,8 @@ def plan_settings(plan: Plan, salt: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as objects, lengths in their notation, secrets as whether they were given."""
+    """Dataclasses as objects, lengths in their notation, functions as their names, secrets as whether they
+    were given."""
     if isinstance(value, Fixed | Uniform | Normal | LogNormal):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -29,6 +31,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, partial):
+        return {"function": value.func.__name__, **plain(value.keywords)}
+    if callable(value) and not isinstance(value, type):
+        return {"function": getattr(value, "__name__", type(value).__name__)}
     return value
 
 

@@ -124,7 +124,7 @@ class Draining(Rejected):
 
 
 class Evicted(LLMRuntimeError):
-    """Queued, then removed before any engine saw it."""
+    """Queued, then removed before any engine saw it; or preempted, where that is configured."""
 
     reason = "evicted"
     retryable = True

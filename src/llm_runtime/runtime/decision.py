@@ -42,6 +42,7 @@ class Batch:
 class Effects:
     """What to do now. What is named in `start` and `evict` has already left the queue.
 
+    preempt: back to the queue, unless something was sent. shed: the same, but ended if something was.
     wake_at: monotonic instant at which to decide again even if nothing happens; None if no need.
     """
 
@@ -49,6 +50,7 @@ class Effects:
     evict: tuple[tuple[str, LLMRuntimeError], ...] = ()
     preempt: tuple[str, ...] = ()
     wake_at: float | None = None
+    shed: tuple[str, ...] = ()
 
 
 class DecisionCore:
@@ -158,7 +160,8 @@ class DecisionCore:
             for eviction in decision.evict
             if self._take(eviction.request_id) is not None
         ]
-        return Effects(self._started(decision, now), tuple(evicted), decision.preempt, decision.wake_at)
+        started = self._started(decision, now)
+        return Effects(started, tuple(evicted), decision.preempt, decision.wake_at, decision.shed)
 
     def _started(self, decision: Decision, now: float) -> tuple[Batch, ...]:
         by_replica: dict[str, list[str]] = {}
@@ -185,6 +188,12 @@ def eviction_error(eviction: Eviction) -> LLMRuntimeError:
         return QueueTimeout(message, retry_after_s=RETRY_AFTER_EVICTION_S)
     message = "The request was dropped to make room."
     return Shed(message, reason=eviction.reason, retry_after_s=RETRY_AFTER_EVICTION_S)
+
+
+def preempted_error() -> LLMRuntimeError:
+    """What the client of a request is told whose slots went to a better class amid its answer."""
+    message = "The request was stopped to make room for more urgent ones."
+    return Shed(message, reason="preempted", retry_after_s=RETRY_AFTER_EVICTION_S)
 
 
 def may_retry(error: LLMRuntimeError, *, begun: bool, num_attempts: int) -> bool:

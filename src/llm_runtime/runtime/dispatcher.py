@@ -19,7 +19,7 @@ from llm_runtime.core.lease import Lease
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendState, BackendStatus, Run, Work
 from llm_runtime.routing.router import Router
-from llm_runtime.runtime.decision import DecisionCore
+from llm_runtime.runtime.decision import DecisionCore, preempted_error
 from llm_runtime.runtime.failed_run import FailedRun
 from llm_runtime.runtime.leases import LeaseBook
 from llm_runtime.runtime.replica import Replica
@@ -174,7 +174,9 @@ class Dispatcher:
         for request_id, error in effects.evict:
             self._waiting.pop(request_id).fail(error)
         for request_id in effects.preempt:
-            self._preempt(request_id)
+            self._preempt(request_id, None)
+        for request_id in effects.shed:
+            self._preempt(request_id, preempted_error())
         for batch in effects.start:
             self._open(self.replicas[batch.replica], batch.request_ids, now)
         if effects.wake_at is not None:
@@ -197,10 +199,10 @@ class Dispatcher:
         for handle, work in zip(handles, works, strict=True):
             handle.granted(work.lease, run, now)
 
-    def _preempt(self, request_id: str) -> None:
+    def _preempt(self, request_id: str, error: LLMRuntimeError | None) -> None:
         handle = self._leases.holder(request_id)
         if handle is not None:
-            handle.preempt()
+            handle.preempt(error)
 
     def _fail_if_hopeless(self) -> bool:
         """No engine is up and none will come back: waiting is pointless, so say so now."""

@@ -255,11 +255,14 @@ class RequestHandle:
             self.cut_off = True
             self._task.cancel()
 
-    def preempt(self) -> None:
-        """Back to the queue, if nothing was sent yet: its slots are needed more elsewhere."""
+    def preempt(self, error: LLMRuntimeError | None = None) -> None:
+        """Back to the queue, if nothing was sent yet: its slots are needed more elsewhere. Else it ends
+        with the error; without one it goes on."""
         if not self._pace.begun:
             self._preempted = True
             self._wake()
+        elif error is not None:
+            self.fail(error)
 
     def client_gone(self) -> None:
         self.fail(ClientGone("The client closed the connection."))

@@ -66,6 +66,13 @@ class Bands:
     def settle(self, entry: Waiting, usage: Usage | None) -> None:
         self._flows[entry.band].settle(entry, usage)
 
+    def is_owed(self, entry: Waiting) -> bool:
+        return self._flows[entry.band].is_owed(entry)
+
+    def before(self, one: Waiting, other: Waiting) -> bool:
+        """Whether `one` would be served before `other` if both waited in bands of their own."""
+        return self._rank(self._levels[one.band], one) < self._rank(self._levels[other.band], other)
+
     def head(self, refused: Collection[Shape], closed: Collection[PriorityClass] = ()) -> Waiting | None:
         """The next request in order whose shape is not among the refused ones, nor its class among the
         closed ones."""

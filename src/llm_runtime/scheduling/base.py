@@ -93,8 +93,10 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now. Everything named here has already left the queue, except `preempt`.
+    """What to do now. Everything named in `dispatch` and `evict` has already left the queue.
 
+    preempt: on an engine and without a token; back to the queue, unless something was sent by now.
+    shed: on an engine; back to the queue if nothing was sent, else to be ended.
     wake_at: monotonic instant at which to ask again even if nothing happens; None if no need.
     """
 
@@ -102,6 +104,7 @@ class Decision:
     evict: tuple[Eviction, ...] = ()
     preempt: tuple[str, ...] = ()
     wake_at: float | None = None
+    shed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,10 @@ class FairFlows:
         self._charge(entry.request.tenant, tenant, spent - entry.charged)
         self._forget(entry.request.tenant)
 
+    def is_owed(self, entry: Waiting) -> bool:
+        tenant = self._tenants.get(entry.request.tenant)
+        return tenant is not None and tenant.credit > 0
+
     def head(self, refused: Collection[Shape]) -> Waiting | None:
         if all(shape in refused for shape in self._shapes):
             return None

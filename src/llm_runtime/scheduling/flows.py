@@ -41,6 +41,10 @@ class Flows(Protocol):
         """What was taken has left the engine. None: unknown, or nothing was computed."""
         ...
 
+    def is_owed(self, entry: Waiting) -> bool:
+        """Whether whoever sent it has had less than its share; False where nothing is shared."""
+        ...
+
     def head(self, refused: Collection[Shape]) -> Waiting | None:
         """Who is next, leaving out the shapes that were already found not to fit."""
         ...
@@ -77,6 +81,9 @@ class SingleFlow:
 
     def settle(self, entry: Waiting, usage: Usage | None) -> None:
         """One flow shares with nobody, so there is nothing to account for."""
+
+    def is_owed(self, entry: Waiting) -> bool:
+        return False
 
     def head(self, refused: Collection[Shape]) -> Waiting | None:
         first: Waiting | None = None

@@ -28,6 +28,7 @@ class Waiting:
     that ends it too; None if never.
     predicted_s: what its order took it to need on an engine; charged: what its flow has charged for it.
     band: set by the bands, rank: set by the flow it is pushed to.
+    num_preempted: how often it was taken off an engine.
     passed_since: when a later request was first placed while this one did not fit.
     gone: it has left the queue; heaps drop such entries when they meet them.
     """
@@ -41,6 +42,7 @@ class Waiting:
     charged: float = 0.0
     band: int = 0
     rank: Rank = ()
+    num_preempted: int = 0
     passed_since: float | None = None
     gone: bool = False
 
@@ -50,6 +52,28 @@ class Waiting:
         if self.queue_until is None or self.hopeless_at is None:
             return self.hopeless_at if self.queue_until is None else self.queue_until
         return min(self.queue_until, self.hopeless_at)
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A request on an engine. Owned by the pool's scheduler.
+
+    prompt_until: when its prompt is done as predicted; of a plain reply no first token tells.
+    has_token: its first token has come. is_leaving: it was told to make room.
+    """
+
+    entry: Waiting
+    replica: str
+    dispatched_at: float
+    prompt_until: float
+    has_token: bool = False
+    is_leaving: bool = False
+
+    def at_work(self, now: float) -> bool:
+        """Past its prompt, as far as anybody knows."""
+        if self.entry.request.stream:
+            return self.has_token
+        return self.has_token or now >= self.prompt_until
 
 
 Order = Callable[[Waiting], float]

@@ -28,7 +28,9 @@ from llm_runtime.scheduling.caps import ClassCaps
 from llm_runtime.scheduling.flows import Shape, shape_of
 from llm_runtime.scheduling.history import History
 from llm_runtime.scheduling.lateness import hopeless_at
-from llm_runtime.scheduling.order import LazyHeap, Waiting
+from llm_runtime.scheduling.order import LazyHeap, Running, Waiting
+from llm_runtime.scheduling.preemption import Preemption
+from llm_runtime.scheduling.reserve import Reserve
 
 QUEUE_TIMEOUT = "queue_timeout"
 WOULD_MISS_DEADLINE = "would_miss_deadline"
@@ -69,7 +71,7 @@ class PoolScheduler:
     can become free, and holding the others back would help nobody.
 
     history: what ended requests teach; caps: of classes; evict_hopeless: whether requests that can no
-    longer meet their deadline leave the queue.
+    longer meet their deadline leave the queue; preemption, reserve: None for none.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class PoolScheduler:
         history: History | None = None,
         caps: ClassCaps | None = None,
         evict_hopeless: bool = False,
+        preemption: Preemption | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         self._bands = bands
         self._batching = batching
@@ -88,8 +92,10 @@ class PoolScheduler:
         self._history = history or History()
         self._caps = caps
         self._evict_hopeless = evict_hopeless
+        self._preemption = preemption
+        self._reserve = reserve
         self._waiting: dict[str, Waiting] = {}
-        self._running: dict[str, tuple[Waiting, float]] = {}  # with the instant it was dispatched
+        self._running: dict[str, Running] = {}
         self._by_age = LazyHeap()
         self._by_deadline = LazyHeap()
         self._totals = _Totals()
@@ -123,23 +129,31 @@ class PoolScheduler:
                 self._batching.finished(request_id, now)
                 running = self._running.pop(request_id, None)
                 if running is not None:
-                    self._finish(*running, usage, now)
+                    self._finish(running, usage, now)
             case Requeued(request, queued_at):
                 self._requeue(request, queued_at, now)
             case FirstToken(request_id):
                 running = self._running.get(request_id)
-                if running is not None and self._caps is not None:
-                    self._caps.first_token(running[0].request, now)
+                if running is not None:
+                    self._begin(running, now)
 
-    def _finish(self, entry: Waiting, dispatched_at: float, usage: Usage | None, now: float) -> None:
+    def _begin(self, running: Running, now: float) -> None:
+        running.has_token = True
+        if self._caps is not None:
+            self._caps.first_token(running.entry.request, now)
+
+    def _finish(self, running: Running, usage: Usage | None, now: float) -> None:
+        entry = running.entry
         self._leave_engine(entry, usage)
-        if usage is not None and usage.completion_tokens:
-            self._history.learn(entry.request, usage, now - dispatched_at, entry.predicted_s)
+        if usage is not None and usage.completion_tokens and not running.is_leaving:
+            self._history.learn(entry.request, usage, now - running.dispatched_at, entry.predicted_s)
 
     def _leave_engine(self, entry: Waiting, usage: Usage | None) -> None:
         self._bands.settle(entry, usage)
         if self._caps is not None:
             self._caps.left(entry.request)
+        if self._reserve is not None:
+            self._reserve.left(entry.request)
 
     def _requeue(self, request: RuntimeRequest, queued_at: float, now: float) -> None:
         """Back to its old place. Time spent on the engine does not count against its waiting limit."""
@@ -151,11 +165,12 @@ class PoolScheduler:
         queue_s = request.limits.queue_s
         running = self._running.pop(request.id, None)
         if running is not None:
-            before, dispatched_at = running
+            before = running.entry
             self._leave_engine(before, None)
             entry.seq = before.seq
+            entry.num_preempted = before.num_preempted
             if before.queue_until is not None:
-                entry.queue_until = now + (before.queue_until - dispatched_at)
+                entry.queue_until = now + (before.queue_until - running.dispatched_at)
         elif queue_s is not None:
             entry.queue_until = now + queue_s
         self._push(entry)
@@ -170,6 +185,8 @@ class PoolScheduler:
         if leaves_at is not None:
             self._by_deadline.push((leaves_at, entry.seq), entry)
         self._totals.count(entry.request, +1)
+        if self._preemption is not None:
+            self._preemption.came(entry)
 
     def _forget(self, entry: Waiting) -> None:
         """Takes it out of everything but the bands."""
@@ -185,7 +202,8 @@ class PoolScheduler:
     def decide(self, now: float, capacity: Capacity) -> Decision:
         evict = self._evict_expired(now)
         if not self._waiting or capacity.exhausted:
-            return Decision(evict=evict, wake_at=self._next_deadline())
+            back, shed = self._victims(now, capacity)
+            return Decision((), evict, back, self._next_deadline(), shed)
         limit = capacity.batch_limit
         if limit is not None:
             queue = Queue(len(self._waiting), self._totals.num_slots, limit, self._next_deadline())
@@ -199,7 +217,17 @@ class PoolScheduler:
         wake_at = now if again else self._next_deadline()
         if decided.closed and self._caps is not None:
             wake_at = _earlier(wake_at, self._caps.wake_at(capacity.size, now))
-        return Decision(dispatch=tuple(decided.placed), evict=evict, wake_at=wake_at)
+        back, shed = self._victims(now, capacity)
+        return Decision(tuple(decided.placed), evict, back, wake_at, shed)
+
+    def _victims(self, now: float, capacity: Capacity) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Whom to send back, and whom to end if it has begun."""
+        if self._preemption is None:
+            return (), ()
+        # Slots of a batch that runs from start to end are free when all of it has ended, not before.
+        running = self._running if capacity.batch_limit is None else {}
+        victims = self._preemption.victims(running, self._bands.before, now)
+        return tuple(victims.back), tuple(victims.shed)
 
     def _evict_expired(self, now: float) -> tuple[Eviction, ...]:
         evicted: list[Eviction] = []
@@ -225,9 +253,7 @@ class PoolScheduler:
             if entry is None:
                 break
             request = entry.request
-            if self._caps is not None and not self._caps.allows(
-                request, capacity.size, self._totals.by_class, now
-            ):
+            if not self._may_start(entry, capacity, now):
                 decided.closed.add(priority_class(request.priority))
                 continue
             if limit is not None and not self._batching.may_add(
@@ -246,6 +272,17 @@ class PoolScheduler:
                 decided.passed_over.append(entry)
         return decided
 
+    def _may_start(self, entry: Waiting, capacity: Capacity, now: float) -> bool:
+        """As far as class caps and slots kept for others are concerned; if not, nobody else of its class
+        may either: whoever is owed something is ahead of those who are not."""
+        request, caps, reserve = entry.request, self._caps, self._reserve
+        if caps is not None and not caps.allows(request, capacity.size, self._totals.by_class, now):
+            return False
+        if reserve is None:
+            return True
+        is_owed = self._bands.is_owed(entry)
+        return reserve.allows(request, is_owed=is_owed, num_slots=capacity.size.num_slots)
+
     def _blocks(self, entry: Waiting, now: float) -> bool:
         """Whether an entry that does not fit may no longer be passed."""
         since = now if entry.passed_since is None else entry.passed_since
@@ -256,10 +293,12 @@ class PoolScheduler:
             if passed.passed_since is None:
                 passed.passed_since = now
         self._forget(entry)
+        if self._reserve is not None:
+            self._reserve.started(entry.request, is_owed=self._bands.is_owed(entry))
         self._bands.take(entry)
-        self._running[entry.request.id] = (entry, now)
+        prefill_s = self._history.service.seconds(entry.request.num_prompt_tokens, 0)
+        self._running[entry.request.id] = Running(entry, replica, now, now + prefill_s)
         if self._caps is not None:
-            prefill_s = self._history.service.seconds(entry.request.num_prompt_tokens, 0)
             self._caps.started(entry.request, now, prefill_s)
         decided.placed.append(Placement(entry.request.id, replica))
         decided.num_placed_slots += entry.request.num_slots

@@ -27,6 +27,8 @@ from llm_runtime.scheduling.flows import Flows, SingleFlow
 from llm_runtime.scheduling.history import History, PredictTokens
 from llm_runtime.scheduling.order import Shortest, deadline, fifo
 from llm_runtime.scheduling.pool import PoolScheduler
+from llm_runtime.scheduling.preemption import Preemption
+from llm_runtime.scheduling.reserve import Reserve
 
 LEVELS = tuple(range(HIGHEST_PRIORITY, LOWEST_PRIORITY + 1))
 CLASS_LEVELS: Mapping[PriorityClass, int] = {
@@ -130,6 +132,8 @@ def build_scheduler(
         history=history,
         caps=_caps(config),
         evict_hopeless=config.policy == "deadline",
+        preemption=_preemption(config),
+        reserve=Reserve(config.fair_reserve_slots) if _keeps_slots(config) else None,
     )
 
 
@@ -138,3 +142,13 @@ def _caps(config: SchedulingConfig) -> ClassCaps | None:
     if config.policy == "fifo" or cap == ClassCap():
         return None
     return ClassCaps({PriorityClass.BATCH: cap})
+
+
+def _preemption(config: SchedulingConfig) -> Preemption | None:
+    if config.policy == "fifo" or config.preempt == "never":
+        return None
+    return Preemption(running_too=config.preempt == "batch")
+
+
+def _keeps_slots(config: SchedulingConfig) -> bool:
+    return config.policy == "fair" and config.fair_reserve_slots > 0

@@ -24,7 +24,7 @@ from llm_runtime.bench.sim.config import (
 from llm_runtime.bench.sim.curve import constant, line
 from llm_runtime.bench.sim.feed import OpenFeed
 from llm_runtime.bench.sim.job import Ask
-from llm_runtime.bench.sim.policies import Gates, Policies, queue_cap
+from llm_runtime.bench.sim.policies import Gates, Policies, queue_cap, scheduled
 from llm_runtime.bench.sim.result import SimResult
 from llm_runtime.bench.sim.simulation import simulate
 from llm_runtime.core.errors import RateLimited
@@ -292,6 +292,41 @@ def test_what_has_sent_tokens_is_not_preempted() -> None:
     model = ContinuousModel(1, line(0.01, 0.0), 0.01, 10)
     result = run_of(asks, model, policies=Policies(PreemptFor))
     assert ends(result)[0] == pytest.approx(1.0)
+
+
+def test_running_work_that_is_shed_ends_with_tokens_and_its_slot_goes_to_who_asked() -> None:
+    shedding = scheduled(SchedulingConfig(policy="priority", preempt="batch"))
+    asks = [
+        ask(0, 0.0, prompt=1, output=100, priority=8),
+        ask(1, 0.5, prompt=1, output=1, priority=2),
+    ]
+    result = run_of(asks, ContinuousModel(1, line(0.01, 0.0), 0.01, 10), policies=shedding)
+    assert reasons(result) == {0: "preempted", 1: None}
+    assert ends(result)[0] == pytest.approx(0.5)
+    assert ends(result)[1] == pytest.approx(0.51)
+    assert 0 < result.jobs[0].num_generated < 100
+
+
+# ---- the engine's own queue
+
+
+def test_what_is_passed_on_waits_in_the_engine_in_the_order_it_came() -> None:
+    model = ContinuousModel(2, line(0.01, 0.0), 0.01, 10)
+    asks = [ask(number, prompt=10, output=10) for number in range(7)]
+    ours = run_of(asks, model)
+    engines = run_of(asks, replicas=(ReplicaConfig(model, in_flight=100),))
+    assert ends(engines) == pytest.approx(ends(ours))
+    assert {job.dispatched_at for job in engines.jobs} == {0.0}
+    assert engines.utilisation.slots == pytest.approx(ours.utilisation.slots)
+
+
+def test_who_leaves_the_engines_queue_never_ran() -> None:
+    model = ContinuousModel(1, line(0.01, 0.0), 0.01, 10)
+    asks = [ask(0, output=100), ask(1, output=100, patience_s=0.5), ask(2, output=1)]
+    result = run_of(asks, replicas=(ReplicaConfig(model, in_flight=100),))
+    assert reasons(result)[1] == "client_gone"
+    assert result.jobs[1].num_generated == 0
+    assert ends(result)[2] == pytest.approx(ends(result)[0] + 0.1)
 
 
 # ---- the result

@@ -76,9 +76,19 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
+    """in_flight: slots that the gateway may take there; None: as many as the engine has. What is beyond
+    the engine's own waits in the engine's queue, first come, first served; a static engine has none.
+    """
+
     model: EngineModel = ContinuousModel()
     changes: tuple[Change, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    in_flight: int | None = None
+
+    @property
+    def num_slots(self) -> int:
+        """As the gateway sees them."""
+        return self.model.num_slots if self.in_flight is None else self.in_flight
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,13 @@ class ContinuousEngine:
             self._complete_steps(now, ended)
         if self._num_cancelling:
             self._drop_cancelled(ended)
+        num_taken_in = 0
         for run in self._coming:
+            if self._num_taken + run.num_slots > self._model.num_slots:
+                break  # the engine's own queue: nobody passes its head
             self._take_in(run)
-        self._coming.clear()
+            num_taken_in += 1
+        del self._coming[:num_taken_in]
         self._plan(now)
         return ended
 
@@ -146,7 +150,7 @@ class ContinuousEngine:
     def _drop_cancelled(self, ended: list[Run]) -> None:
         for run in self._coming:
             if run.cancelled:
-                self._num_taken += run.num_slots  # those that come are not counted yet
+                self._num_taken += run.num_slots  # those that wait are not counted yet
                 self._leave(run, 0, ended)
         self._coming = [run for run in self._coming if not run.cancelled]
         for run in self._prefilling:

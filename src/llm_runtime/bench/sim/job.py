@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from llm_runtime.admission.controller import Permit
 from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.core.outcome import Usage
-from llm_runtime.core.request import DEFAULT_PRIORITY, RuntimeRequest, TimeLimits
+from llm_runtime.core.request import DEFAULT_PRIORITY, EndpointKind, RuntimeRequest, TimeLimits
 
+MODEL = "simulated"
+NO_BODY: Mapping[str, Any] = {}
 UNLIMITED = TimeLimits(request_s=None, idle_s=None)
 
 
@@ -39,6 +43,25 @@ class Ask:
     limits: TimeLimits = UNLIMITED
     patience_s: float | None = None
     measured: bool = True
+
+
+def request_of(ask: Ask, now: float) -> RuntimeRequest:
+    """As the server would have made it of what its client sent."""
+    return RuntimeRequest(
+        id=str(ask.number),
+        model=MODEL,
+        kind=EndpointKind.CHAT,
+        body=NO_BODY,
+        arrived_at=now,
+        created=0,
+        tenant=ask.tenant,
+        priority=ask.priority,
+        limits=ask.limits,
+        stream=True,
+        num_slots=ask.num_slots,
+        num_prompt_tokens=ask.prompt_tokens if ask.estimate is None else ask.estimate,
+        max_tokens=ask.max_tokens,
+    )
 
 
 class Job:

@@ -21,6 +21,7 @@ def build_engine(model: EngineModel, *, keep_log: bool) -> Engine:
 class SimReplica:
     """Implements `runtime.capacity.ReplicaSlots`, as `runtime.replica.Replica` does for real engines.
 
+    num_slots: that the gateway may take, engine_slots: that there are.
     refuses: it answers every start with a refusal, after refusal_delay_s; refusing: those it has not
     answered yet. event_at: the instant for which an event of its engine is pending.
     """
@@ -28,15 +29,16 @@ class SimReplica:
     draining = False
 
     __slots__ = (
-        "_view", "engine", "event_at", "id", "is_static", "num_held", "num_slots", "num_taken", "ready",
-        "refusal_delay_s", "refuses", "refusing",
+        "_view", "engine", "engine_slots", "event_at", "id", "is_static", "num_held", "num_slots",
+        "num_taken", "ready", "refusal_delay_s", "refuses", "refusing",
     )  # fmt: skip
 
     def __init__(self, replica_id: str, config: ReplicaConfig, *, keep_log: bool) -> None:
         self.id = replica_id
         self.engine = build_engine(config.model, keep_log=keep_log)
         self.is_static = isinstance(config.model, StaticModel)
-        self.num_slots = config.model.num_slots
+        self.num_slots = config.num_slots
+        self.engine_slots = config.model.num_slots
         self.num_taken = 0
         self.num_held = 0
         self.ready = True

@@ -50,7 +50,7 @@ class SimResult:
     @property
     def utilisation(self) -> Utilisation:
         replicas = self._replicas.values()
-        num_slots = sum(replica.num_slots for replica in replicas)
+        num_slots = sum(replica.engine_slots for replica in replicas)
         span_s = max(self.ended_at, 1e-12)
         return Utilisation(
             sum(replica.engine.busy_s for replica in replicas) / (len(replicas) * span_s),

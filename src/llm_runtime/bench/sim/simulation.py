@@ -7,14 +7,14 @@ decided is decided by the same `DecisionCore`, fed with the same events in the s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
 from llm_runtime.bench.clock import quiet_collector
 from llm_runtime.bench.sim.config import SimConfig, Trouble
 from llm_runtime.bench.sim.feed import Feed
-from llm_runtime.bench.sim.job import Ask, Job, Run
+from llm_runtime.bench.sim.job import Ask, Job, Run, request_of
 from llm_runtime.bench.sim.policies import Policies
 from llm_runtime.bench.sim.replica import SimReplica
 from llm_runtime.bench.sim.result import SimResult
@@ -25,11 +25,7 @@ from llm_runtime.core.errors import (
     DeadlineExceeded,
     LLMRuntimeError,
 )
-from llm_runtime.core.request import EndpointKind, RuntimeRequest
-from llm_runtime.runtime.decision import DecisionCore, may_retry
-
-MODEL = "simulated"
-NO_BODY: Mapping[str, Any] = {}
+from llm_runtime.runtime.decision import DecisionCore, may_retry, preempted_error
 
 Handler = Callable[[Any, float], None]
 
@@ -102,21 +98,7 @@ class Simulation:
     # ---- requests
 
     def _arrive(self, ask: Ask, now: float) -> None:
-        request = RuntimeRequest(
-            id=str(ask.number),
-            model=MODEL,
-            kind=EndpointKind.CHAT,
-            body=NO_BODY,
-            arrived_at=now,
-            created=0,
-            tenant=ask.tenant,
-            priority=ask.priority,
-            limits=ask.limits,
-            stream=True,
-            num_slots=ask.num_slots,
-            num_prompt_tokens=ask.prompt_tokens if ask.estimate is None else ask.estimate,
-            max_tokens=ask.max_tokens,
-        )
+        request = request_of(ask, now)
         job = Job(ask, request)
         self._jobs.append(job)
         refusal = self._refusal(job, now)
@@ -184,6 +166,8 @@ class Simulation:
             self._end(self._waiting.pop(request_id), now, error)
         for request_id in effects.preempt:
             self._preempt(request_id, now)
+        for request_id in effects.shed:
+            self._shed(request_id, now)
         for batch in effects.start:
             self._start(self._replicas[batch.replica], batch.request_ids, now)
         if effects.wake_at is not None:
@@ -225,6 +209,17 @@ class Simulation:
         job.num_attempts -= 1
         self._requeue(job, now)
         self._at(now, self._woken, None)
+
+    def _shed(self, request_id: str, now: float) -> None:
+        """As `_preempt`, but what has tokens ends."""
+        job = self._running.get(request_id)
+        if job is None or job.run is None:
+            return
+        if job.first_token_at is None:
+            self._preempt(request_id, now)
+        else:
+            self._cancel(job.run, now)
+            self._end(job, now, preempted_error())
 
     def _requeue(self, job: Job, now: float) -> None:
         assert job.queued_at is not None

@@ -1,0 +1,98 @@
+"""Scenarios of policies: what is drawn, and that small runs already show what the whole ones are for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from llm_runtime.bench.scenario import Scenario
+from llm_runtime.bench.scenarios import aging, fairness, mixed_load, shortest
+from llm_runtime.bench.settings_json import plain
+from llm_runtime.bench.sim.job import Ask
+from llm_runtime.bench.sim.models import EMBEDDED, SERVER_GPU
+from llm_runtime.bench.sim.study import Study, stretched
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
+
+STUDIES = [
+    each for module in (aging, fairness, mixed_load, shortest) for each in (module.STUDY, module.REAL_STUDY)
+]
+SCENARIOS = [module.SCENARIO for module in (aging, fairness, mixed_load, shortest)]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_requests_follow_from_the_seed_and_are_in_order(study: Study) -> None:
+    asks = study.workload.draw(3, 0.05)
+    assert asks == study.workload.draw(3, 0.05)
+    assert asks != study.workload.draw(4, 0.05)
+    assert [ask.number for ask in asks] == list(range(len(asks)))
+    assert all(one.at_s <= other.at_s for one, other in pairwise(asks))
+    assert all(0 < ask.output_tokens <= ask.max_tokens for ask in asks)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_a_scenario_fixes_is_json(scenario: Scenario) -> None:
+    json.dumps(plain(dict(scenario.workload)))
+    json.dumps(plain(dict(scenario.slos)))
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_each_is_compared_with_fifo_and_with_the_engines_own_queue(study: Study) -> None:
+    assert study.arms["engine"].scheduling is None
+    fifo = study.arms["fifo"].scheduling
+    assert fifo is not None
+    assert fifo.policy == "fifo"
+
+
+def test_a_unit_is_what_a_saturated_engine_needs_for_a_request() -> None:
+    engine = shortest.STUDY.engine(EMBEDDED, 0.2)
+    slower = replace(EMBEDDED, step_s=EMBEDDED.step_s, prefill_s_per_token=2 * EMBEDDED.prefill_s_per_token)
+    assert engine.unit_s < shortest.STUDY.engine(slower, 0.2).unit_s
+    twice = stretched([Ask(0, 3.0, 1, 1, 1)], 0.5)
+    assert twice[0].at_s == 1.5
+
+
+def test_the_study_that_was_published_is_scaled_evenly() -> None:
+    asks = mixed_load.draw(0, 1.0)
+    assert Counter(ask.traffic for ask in asks) == {"live": 64, "batch": 128}
+    lengths = {ask.traffic: (ask.prompt_tokens * 8, ask.output_tokens * 8) for ask in asks}
+    assert lengths == {"live": (256, 128), "batch": (1024, 256)}
+
+
+def test_leaving_the_others_out_changes_nothing_for_the_small_tenant() -> None:
+    asks = fairness.draw(1, 0.1)
+    alone = fairness.ARMS["alone"].asked(asks)
+    assert {ask.tenant for ask in alone} == {"light"}
+    assert [ask.at_s for ask in alone] == [ask.at_s for ask in asks if ask.tenant == "light"]
+
+
+def predicted(asks: Sequence[Ask], from_share: float) -> list[float]:
+    predict = shortest.opposite(asks, from_share=from_share)
+    return [predict(RuntimeRequest(str(ask.number), "m", EndpointKind.CHAT, {}, 0.0, 0)) for ask in asks]
+
+
+def test_the_wrong_predictor_is_wrong_from_where_it_says() -> None:
+    asks = [Ask(number, 0.0, 1, tokens, shortest.CAP) for number, tokens in enumerate((10, 900, 10, 900))]
+    cap = shortest.CAP
+    assert predicted(asks, 0.0) == [cap - 10, cap - 900, cap - 10, cap - 900]
+    assert predicted(asks, 0.5) == [10, 900, cap - 10, cap - 900]
+
+
+def test_a_backlog_is_there_at_the_start() -> None:
+    for asks in (aging.draw(0, 0.04, backlog=5), shortest.draw(0, 0.04, backlog=5)):
+        assert [ask.at_s == 0 for ask in asks[:6]] == [True] * 5 + [False]
+
+
+def test_policies_do_what_they_are_for_in_small() -> None:
+    found = mixed_load.STUDY.simulated(EMBEDDED, mixed_load.STUDY.engine(EMBEDDED, 0.5), 1, 0.5)
+    assert found["capped"]["live_good"] > found["fifo"]["live_good"]
+    found = aging.STUDY.simulated(EMBEDDED, aging.STUDY.engine(EMBEDDED, 0.2), 1, 0.2)
+    assert found["aging"]["high_mean_ttft_s"] < found["fifo"]["high_mean_ttft_s"]
+    found = fairness.STUDY.simulated(SERVER_GPU, fairness.STUDY.engine(SERVER_GPU, 0.1), 1, 0.1)
+    assert found["fifo"]["flood_by_busy"] > 1.5
+    assert found["reserved"]["flood_by_busy"] == pytest.approx(1.0, abs=0.2)
+    assert found["reserved"]["light_p99_ttft_s"] < found["fifo"]["light_p99_ttft_s"]
