@@ -158,8 +158,8 @@ async def measure(quick: bool) -> Result:
 SCENARIO = Scenario(
     name="fairness",
     question="With one tenant flooding four times its share, are backlogged tenants served within 1.1 of "
-    "each other at no less than 0.98 of FIFO's throughput, and is a small tenant's p99 TTFT at most 1.5 times "
-    "what it is alone?",
+    "each other at no less than 0.98 of FIFO's throughput, and is a small tenant's p99 TTFT at most 1.5 "
+    "times what it is alone?",
     workload={
         "model": SERVER_GPU, "flood_per_unit": FLOOD_PER_UNIT, "busy_per_unit": BUSY_PER_UNIT, "load": LOAD,
         "arms": ARMS, "seeds": len(SEEDS),
