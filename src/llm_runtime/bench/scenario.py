@@ -1,8 +1,9 @@
 """Scenarios: claims that can be run. One module of `scenarios/` each, fixed before its first run.
 
-A module defines `SCENARIO`. What it fixes (workload, objectives, bars) is identified by the hash of
-its source, and the result names the commit that holds it; a definition that differs from its commit
-is told as such. Results are one JSON file each, `NAME.json` or `NAME-quick.json`.
+A module defines `SCENARIO`, and `ON_ENGINE` where what is simulated is confirmed on a real engine. What
+it fixes (workload, objectives, bars) is identified by the hash of its source, and the result names the
+commit that holds it; a definition that differs from its commit is told as such. Results are one JSON file
+each, `NAME.json` or `NAME-quick.json`.
 """
 
 from __future__ import annotations
@@ -79,9 +80,11 @@ def all_scenarios() -> dict[str, Scenario]:
     """By name. Imports every module of `scenarios/`."""
     found: dict[str, Scenario] = {}
     for module in pkgutil.iter_modules(scenarios.__path__):
-        scenario = getattr(importlib.import_module(f"{scenarios.__name__}.{module.name}"), "SCENARIO", None)
-        if isinstance(scenario, Scenario):
-            found[scenario.name] = scenario
+        imported = importlib.import_module(f"{scenarios.__name__}.{module.name}")
+        for name in ("SCENARIO", "ON_ENGINE"):
+            scenario = getattr(imported, name, None)
+            if isinstance(scenario, Scenario):
+                found[scenario.name] = scenario
     return dict(sorted(found.items()))
 
 

@@ -21,7 +21,9 @@ from llm_runtime.core.request import EndpointKind, RuntimeRequest
 STUDIES = [
     each for module in (aging, fairness, mixed_load, shortest) for each in (module.STUDY, module.REAL_STUDY)
 ]
-SCENARIOS = [module.SCENARIO for module in (aging, fairness, mixed_load, shortest)]
+SCENARIOS = [
+    each for module in (aging, fairness, mixed_load, shortest) for each in (module.SCENARIO, module.ON_ENGINE)
+]
 
 
 @pytest.mark.parametrize("study", STUDIES)
