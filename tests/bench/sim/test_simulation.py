@@ -326,7 +326,7 @@ def test_who_leaves_the_engines_queue_never_ran() -> None:
     result = run_of(asks, replicas=(ReplicaConfig(model, in_flight=100),))
     assert reasons(result)[1] == "client_gone"
     assert result.jobs[1].num_generated == 0
-    assert ends(result)[2] == pytest.approx(ends(result)[0] + 0.1)
+    assert ends(result)[2] == pytest.approx((ends(result)[0] or 0.0) + 0.1)
 
 
 # ---- the result

@@ -63,6 +63,7 @@ def test_backlog_is_when_somebody_waits() -> None:
     assert backlogged(jobs) == [(0.0, 4.0), (7.0, 9.0)]
     assert backlogged(jobs, at_least=2) == [(1.0, 2.0)]
     assert backlogged([]) == []
+    assert backlogged([done(0, 0.0, 3.0, 5.0)], in_engine=True) == [(0.0, 3.0)]
 
 
 def test_common_spans() -> None:

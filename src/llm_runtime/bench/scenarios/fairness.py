@@ -49,6 +49,9 @@ class Load:
     cap: int
 
 
+BACKLOG = 8
+"""Requests without a token from which on a tenant counts as backlogged: more than an engine computes
+prompts of at once."""
 FLOOD_PER_UNIT, BUSY_PER_UNIT = 4 / 3, 2 / 3
 LOAD = Load(2100, 0.1, (1024, 16), (256, 768), (128, 384), 512)
 REAL_LOAD = Load(40, 0.12, (24, 4), (8, 24), (4, 20), 20)
@@ -114,7 +117,7 @@ def figures_of(jobs: Sequence[Job], alone: Unloaded) -> Figures:
     if len(tenants) == 1:
         return figures
     end_s = max(job.ask.at_s for job in jobs)
-    heavy = [backlogged(tenants[name], at_least=2) for name in ("flood", "busy")]
+    heavy = [backlogged(tenants[name], at_least=BACKLOG, in_engine=True) for name in ("flood", "busy")]
     both = [(since, min(to, end_s)) for since, to in common(heavy) if since < end_s]
     served = {name: service(tenants[name], both) for name in ("flood", "busy")}
     return figures | {

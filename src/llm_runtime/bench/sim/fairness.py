@@ -47,11 +47,13 @@ def service(jobs: Iterable[Job], within: Spans) -> float:
     return total
 
 
-def backlogged(jobs: Iterable[Job], *, at_least: int = 1) -> Spans:
-    """When so many of these jobs were waiting in the queue."""
+def backlogged(jobs: Iterable[Job], *, at_least: int = 1, in_engine: bool = False) -> Spans:
+    """When so many of these jobs were waiting in the queue; in_engine: or had no token yet, which is all that
+    can be seen of an engine's own queue."""
     changes: list[tuple[float, int]] = []
     for job in jobs:
-        left_at = job.dispatched_at if job.dispatched_at is not None else job.finished_at
+        left_at = job.first_token_at if in_engine else job.dispatched_at
+        left_at = job.finished_at if left_at is None else left_at
         if job.queued_at is not None and left_at is not None and left_at > job.queued_at:
             changes += [(job.queued_at, 1), (left_at, -1)]
     spans: Spans = []
