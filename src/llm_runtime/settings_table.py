@@ -218,6 +218,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "With `shortest`: for how many times its own predicted service a request may be overtaken by "
             "shorter ones that come later."
         ),
+        "scheduling.shortest_reserve_slots": Row(
+            "With `shortest`: slots that requests predicted longer than the mean may not take; 0 keeps every "
+            "slot busy."
+        ),
         "scheduling.batch_slot_share": Row(
             "Share of the slots that requests of priority 7 to 9 may hold; unset: all. Not with `fifo`."
         ),

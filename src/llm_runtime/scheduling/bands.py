@@ -66,8 +66,8 @@ class Bands:
     def settle(self, entry: Waiting, usage: Usage | None) -> None:
         self._flows[entry.band].settle(entry, usage)
 
-    def is_owed(self, entry: Waiting) -> bool:
-        return self._flows[entry.band].is_owed(entry)
+    def is_favoured(self, entry: Waiting) -> bool:
+        return self._flows[entry.band].is_favoured(entry)
 
     def before(self, one: Waiting, other: Waiting) -> bool:
         """Whether `one` would be served before `other` if both waited in bands of their own."""

@@ -23,6 +23,8 @@ class SchedulingConfig:
         there are such; 0 keeps every slot busy.
     shortest_patience: with `shortest`, for how many times its own predicted service a request can be
         overtaken by shorter ones that come later.
+    shortest_reserve_slots: with `shortest`, slots of a pool that requests predicted longer than the mean
+        may not take; 0 keeps every slot busy.
     batch_slot_share: of the slots in force that the batch class may hold; None: all of them.
     batch_prompts: batch requests that may be at their prompt at once, on each replica; None: any number.
     batch_prompt_time_share: of the time that batch prompts may take while better classes are active;
@@ -41,6 +43,7 @@ class SchedulingConfig:
     fair_credit_tokens: Annotated[float, Ge(0)] = 4096.0
     fair_reserve_slots: Annotated[int, Ge(0)] = 0
     shortest_patience: Annotated[float, Ge(0)] = 8.0
+    shortest_reserve_slots: Annotated[int, Ge(0)] = 0
     batch_slot_share: Annotated[float, Gt(0), Le(1)] | None = None
     batch_prompts: Annotated[int, Ge(1)] | None = None
     batch_prompt_time_share: Annotated[float, Gt(0), Le(1)] | None = None

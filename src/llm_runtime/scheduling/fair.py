@@ -92,7 +92,7 @@ class FairFlows:
             self._lift(tenant)
         tenant.flow.push(entry)
         tenant.num_waiting += 1
-        self._shapes[shape_of(entry.request)] += 1
+        self._shapes[shape_of(entry)] += 1
         if tenant.num_waiting == 1:
             self._place(name, tenant)
 
@@ -117,7 +117,8 @@ class FairFlows:
         self._charge(entry.request.tenant, tenant, spent - entry.charged)
         self._forget(entry.request.tenant)
 
-    def is_owed(self, entry: Waiting) -> bool:
+    def is_favoured(self, entry: Waiting) -> bool:
+        """Its tenant has had less than its share."""
         tenant = self._tenants.get(entry.request.tenant)
         return tenant is not None and tenant.credit > 0
 
@@ -196,7 +197,7 @@ class FairFlows:
     def _leave(self, entry: Waiting) -> _Tenant:
         tenant = self._tenants[entry.request.tenant]
         tenant.num_waiting -= 1
-        shape = shape_of(entry.request)
+        shape = shape_of(entry)
         self._shapes[shape] -= 1
         if not self._shapes[shape]:
             del self._shapes[shape]

@@ -10,16 +10,17 @@ from collections.abc import Collection
 from typing import Protocol
 
 from llm_runtime.core.outcome import Usage
-from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.scheduling.order import LazyHeap, Order, Waiting
 
 Shape = int
 """What decides whether a request fits: two requests of one shape get the same answer from the same
-capacity. Today the number of slots; whatever else the router filters by has to become part of it."""
+capacity. Today the number of slots, below 0 for long requests, which may not take every slot; whatever
+else the router filters by has to become part of it."""
 
 
-def shape_of(request: RuntimeRequest) -> Shape:
-    return request.num_slots
+def shape_of(entry: Waiting) -> Shape:
+    num_slots = entry.request.num_slots
+    return num_slots if entry.is_short else -num_slots
 
 
 class Flows(Protocol):
@@ -41,8 +42,8 @@ class Flows(Protocol):
         """What was taken has left the engine. None: unknown, or nothing was computed."""
         ...
 
-    def is_owed(self, entry: Waiting) -> bool:
-        """Whether whoever sent it has had less than its share; False where nothing is shared."""
+    def is_favoured(self, entry: Waiting) -> bool:
+        """Whether it may have the slots that are kept free."""
         ...
 
     def head(self, refused: Collection[Shape]) -> Waiting | None:
@@ -63,14 +64,14 @@ class SingleFlow:
 
     def push(self, entry: Waiting) -> None:
         entry.rank = (self._order(entry), entry.queued_at, entry.seq)
-        shape = shape_of(entry.request)
+        shape = shape_of(entry)
         heap = self._by_shape.get(shape)
         if heap is None:
             heap = self._by_shape[shape] = LazyHeap()
         heap.push(entry.rank, entry)
 
     def drop(self, entry: Waiting) -> None:
-        shape = shape_of(entry.request)
+        shape = shape_of(entry)
         heap = self._by_shape[shape]
         heap.note_gone()
         if not heap:
@@ -82,8 +83,8 @@ class SingleFlow:
     def settle(self, entry: Waiting, usage: Usage | None) -> None:
         """One flow shares with nobody, so there is nothing to account for."""
 
-    def is_owed(self, entry: Waiting) -> bool:
-        return False
+    def is_favoured(self, entry: Waiting) -> bool:
+        return entry.is_short
 
     def head(self, refused: Collection[Shape]) -> Waiting | None:
         first: Waiting | None = None

@@ -16,6 +16,9 @@ from llm_runtime.scheduling.history import History
 Rank = tuple[float, ...]
 """Smaller runs earlier. Unique among those that wait: its last member is a sequence number."""
 
+TRUSTED = 0.5
+"""Correlation from which on predictions may keep slots from anybody."""
+MEAN_GAIN = 0.01
 _MIN_COMPACTION = 64
 
 
@@ -27,6 +30,7 @@ class Waiting:
     queue_until: when its waiting limit ends it; hopeless_at: when it can no longer meet its deadline, if
     that ends it too; None if never.
     predicted_s: what its order took it to need on an engine; charged: what its flow has charged for it.
+    is_short: cleared by an order that finds it long.
     band: set by the bands, rank: set by the flow it is pushed to.
     num_preempted: how often it was taken off an engine.
     passed_since: when a later request was first placed while this one did not fit.
@@ -40,6 +44,7 @@ class Waiting:
     hopeless_at: float | None = None
     predicted_s: float | None = None
     charged: float = 0.0
+    is_short: bool = True
     band: int = 0
     rank: Rank = ()
     num_preempted: int = 0
@@ -106,15 +111,23 @@ class Shortest:
     short one hardly, a long one in proportion to its own length. With predictions that tell nothing, or
     the opposite of the truth, trust is 0 and this is FIFO. Keys are made when requests come; trust that
     changes later changes nothing for those who wait.
+
+    It also tells who is long: predicted to need more than the mean, by predictions that can be trusted.
     """
 
     def __init__(self, history: History, patience: float) -> None:
         self._history = history
         self._patience = patience
+        self._num_seen = 0
+        self._mean_s = 0.0
 
     def __call__(self, entry: Waiting) -> float:
+        trust = self._history.trust.value
         entry.predicted_s = size_s = self._history.seconds(entry.request)
-        return entry.queued_at + self._patience * self._history.trust.value * size_s
+        entry.is_short = trust < TRUSTED or size_s <= self._mean_s
+        self._num_seen += 1
+        self._mean_s += max(MEAN_GAIN, 1 / self._num_seen) * (size_s - self._mean_s)
+        return entry.queued_at + self._patience * trust * size_s
 
 
 class LazyHeap:

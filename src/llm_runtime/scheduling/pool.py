@@ -254,13 +254,17 @@ class PoolScheduler:
                 break
             request = entry.request
             if not self._may_start(entry, capacity, now):
-                decided.closed.add(priority_class(request.priority))
+                # Whoever is favoured for something that changes is ahead of the rest of its class already.
+                if entry.is_short:
+                    decided.closed.add(priority_class(request.priority))
+                else:
+                    decided.refused.add(shape_of(entry))
                 continue
             if limit is not None and not self._batching.may_add(
                 len(decided.placed), decided.num_placed_slots, request.num_slots, limit
             ):
                 decided.batch_closed = True
-                decided.refused.add(shape_of(request))
+                decided.refused.add(shape_of(entry))
                 continue
             replica = capacity.place(request)
             if replica is not None:
@@ -268,20 +272,19 @@ class PoolScheduler:
             elif self._blocks(entry, now):
                 break
             else:
-                decided.refused.add(shape_of(request))
+                decided.refused.add(shape_of(entry))
                 decided.passed_over.append(entry)
         return decided
 
     def _may_start(self, entry: Waiting, capacity: Capacity, now: float) -> bool:
-        """As far as class caps and slots kept for others are concerned; if not, nobody else of its class
-        may either: whoever is owed something is ahead of those who are not."""
+        """As far as class caps and slots kept for others are concerned."""
         request, caps, reserve = entry.request, self._caps, self._reserve
         if caps is not None and not caps.allows(request, capacity.size, self._totals.by_class, now):
             return False
         if reserve is None:
             return True
-        is_owed = self._bands.is_owed(entry)
-        return reserve.allows(request, is_owed=is_owed, num_slots=capacity.size.num_slots)
+        is_favoured = self._bands.is_favoured(entry)
+        return reserve.allows(request, is_favoured=is_favoured, num_slots=capacity.size.num_slots)
 
     def _blocks(self, entry: Waiting, now: float) -> bool:
         """Whether an entry that does not fit may no longer be passed."""
@@ -294,7 +297,7 @@ class PoolScheduler:
                 passed.passed_since = now
         self._forget(entry)
         if self._reserve is not None:
-            self._reserve.started(entry.request, is_owed=self._bands.is_owed(entry))
+            self._reserve.started(entry.request, is_favoured=self._bands.is_favoured(entry))
         self._bands.take(entry)
         prefill_s = self._history.service.seconds(entry.request.num_prompt_tokens, 0)
         self._running[entry.request.id] = Running(entry, replica, now, now + prefill_s)

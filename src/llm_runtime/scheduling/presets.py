@@ -133,7 +133,7 @@ def build_scheduler(
         caps=_caps(config),
         evict_hopeless=config.policy == "deadline",
         preemption=_preemption(config),
-        reserve=Reserve(config.fair_reserve_slots) if _keeps_slots(config) else None,
+        reserve=_reserve(config),
     )
 
 
@@ -150,5 +150,7 @@ def _preemption(config: SchedulingConfig) -> Preemption | None:
     return Preemption(running_too=config.preempt == "batch")
 
 
-def _keeps_slots(config: SchedulingConfig) -> bool:
-    return config.policy == "fair" and config.fair_reserve_slots > 0
+def _reserve(config: SchedulingConfig) -> Reserve | None:
+    kept = {"fair": config.fair_reserve_slots, "shortest": config.shortest_reserve_slots}
+    num_slots = kept.get(config.policy, 0)
+    return Reserve(num_slots) if num_slots else None
