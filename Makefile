@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev-$(KEY)
 VLLM_VENV := .venv-vllm
 VLLM_ENV := $(VLLM_VENV)/.made-$(shell cat requirements/engines/vllm.txt scripts/vllm_env.sh | cksum | tr -d ' ')
 
-.PHONY: help setup setup-dev serve test test-engines bench-peers bench-overhead check fix docs pins vllm-env clean
+.PHONY: help setup setup-dev serve test test-engines bench bench-all bench-peers bench-overhead check fix docs pins vllm-env clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ test: $(DEV) ## Run the tests (ARGS="tests/scheduling -k fair")
 
 test-engines: $(DEV) vllm-env ## Run the tests of engines that take minutes to start, each on its real engine
 	@exec $(BIN)/pytest -m "vllm or hf" -o faulthandler_timeout=1500 $(ARGS)
+
+bench: $(DEV) ## The benchmarks people know, results and curve in benchmarks/results (QUICK=1: short, build/bench)
+	@exec $(BIN)/python benchmarks/run_all.py $(if $(QUICK),--quick) $(ARGS)
+
+bench-all: $(DEV) ## Every scenario in full, with its bars: about an hour on a quiet machine
+	@exec $(BIN)/python benchmarks/run_scenarios.py $(ARGS)
 
 bench-peers: ## Make .venv-peers/*, the gateways that ours is compared with (PEERS="baseline smg")
 	@PYTHON=$(PYTHON) scripts/bench_peers.sh $(PEERS)

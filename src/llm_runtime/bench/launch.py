@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -37,6 +38,12 @@ def filled(template: str, values: Mapping[str, object]) -> list[str]:
         raise ConfigError(f"the server's command line {template!r} cannot be filled in: {error!r}") from error
 
 
+def program(word: str) -> str:
+    """`llm-runtime` is the one beside this interpreter, whatever the PATH says: that one is measured."""
+    beside = Path(sys.executable).with_name("llm-runtime")
+    return str(beside) if word == "llm-runtime" and beside.exists() else word
+
+
 @asynccontextmanager
 async def launched(
     template: str, values: Mapping[str, object], ready: str = "/v1/models"
@@ -48,7 +55,8 @@ async def launched(
     the end of the block it and all it started in its process group are gone.
     """
     port = free_port()
-    words = filled(template, {**values, "port": port})
+    first, *rest = filled(template, {**values, "port": port})
+    words = [program(first), *rest]
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as output:
         try:
