@@ -1,4 +1,4 @@
-"""`llm-runtime bench` called from a script as if it had been typed, so that result files name that command."""
+"""`llm-runtime bench` called from a script as if typed, so that result files name that command."""
 
 from __future__ import annotations
 
