@@ -207,8 +207,8 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "PRIORITY_AGING_BOOST_INTERVAL_S",
         ),
         "scheduling.fair_credit_tokens": Row(
-            "With `fair`: how much of the service it did not want a tenant keeps for later, in tokens (prompt "
-            "1, generated 2); a few seconds of what the engines serve."
+            "With `fair`: how much of the service it did not want a tenant keeps for later, in tokens "
+            "(prompt 1, generated 2); a few seconds of what the engines serve."
         ),
         "scheduling.shortest_patience": Row(
             "With `shortest`: for how many times its own predicted service a request may be overtaken by "
