@@ -20,6 +20,7 @@ import orjson
 from llm_runtime.bench.engine_commands import MODEL
 from llm_runtime.bench.launch import launched
 from llm_runtime.core.errors import BackendError
+from llm_runtime.engines.llama_cpp.command import API_KEY_VARIABLE
 
 LOOK_EVERY_S = 0.002
 SEEN_TIMEOUT_S = 20.0
@@ -62,15 +63,22 @@ class Engine:
         """Where it listens now."""
         return f"unix://{next(self._folder.glob('*/engine.sock'))}"
 
+    def key(self) -> str:
+        """What the runtime gave it to know its own by; from the process's environment."""
+        entries = Path(f"/proc/{self.pid()}/environ").read_bytes().split(b"\0")
+        values = dict(entry.partition(b"=")[::2] for entry in entries)
+        return values[API_KEY_VARIABLE.encode()].decode()
+
     async def busy(self) -> set[int]:
         """The marks of the requests that are in its slots."""
         reader, writer = await asyncio.open_unix_connection(self.url().removeprefix("unix://"))
         try:
-            writer.write(b"GET /slots HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            head = f"GET /slots HTTP/1.1\r\nHost: engine\r\nAuthorization: Bearer {self.key()}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode("ascii"))
+            status, _, body = (await reader.read()).partition(b"\r\n\r\n")
         finally:
             writer.close()
-        if b" 200 " not in head.split(b"\r\n")[0]:
+        if b" 200 " not in status.split(b"\r\n")[0]:
             raise BackendError("the engine does not list its slots")
         rows: list[dict[str, Any]] = orjson.loads(body)
         return {row["params"][TAG_FIELD] for row in rows if row["is_processing"]}

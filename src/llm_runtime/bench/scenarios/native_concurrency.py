@@ -56,9 +56,12 @@ async def measure(quick: bool) -> Result:
     rounds: list[dict[str, Any]] = []
     for threads in size.threads:
         async with embedded_engine(_settings(threads)) as (runtime, engine):
-            paths = {"direct": engine.url(), "runtime": runtime}
-            for url in paths.values():
-                await _load(url, NUM_SLOTS, seed=-1)  # warm-up
+            paths = {
+                "direct": Target(engine.url(), api_key=engine.key(), model=MODEL, ignore_eos=True),
+                "runtime": Target(runtime, model=MODEL, ignore_eos=True),
+            }
+            for target in paths.values():
+                await _load(target, NUM_SLOTS, seed=-1)  # warm-up
             for number in range(size.rounds):
                 for level in size.levels:
                     order = list(paths) if number % 2 == 0 else list(reversed(paths))
@@ -105,9 +108,8 @@ def _settings(threads: int) -> dict[str, object]:
     }
 
 
-async def _load(url: str, level: int, seed: int) -> dict[str, Any]:
+async def _load(target: Target, level: int, seed: int) -> dict[str, Any]:
     traffic = TrafficClass(input_tokens=Fixed(INPUT_TOKENS), output_tokens=Fixed(OUTPUT_TOKENS))
-    target = Target(url, model=MODEL, ignore_eos=True)
     limits = Limits(requests=max(level, MIN_REQUESTS))
     summary = summarise(await run(Plan(target, ClosedLoop(level), (traffic,), limits, seed=seed)))
     return {key: summary.get(key) for key in KEPT}
