@@ -34,7 +34,7 @@ class Size:
     repeats: int
 
 
-FULL = Size((0, 1, 3), 10)
+FULL = Size((0, 3), 8)
 QUICK = Size((1,), 4)
 
 

@@ -34,7 +34,7 @@ class Size:
     rounds: int
 
 
-FULL = Size(5)
+FULL = Size(3)
 QUICK = Size(1)
 
 
