@@ -53,14 +53,17 @@ check: $(DEV) ## Lint, format, types, layers, module size, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_module_size.py src tests scripts benchmarks deploy
 	$(BIN)/python scripts/config_docs.py --check
+	$(BIN)/python scripts/result_docs.py --check
 
 fix: $(DEV) ## Repair what can be repaired mechanically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python scripts/config_docs.py
+	$(BIN)/python scripts/result_docs.py
 
 docs: $(DEV) ## Write the generated parts of the documentation
 	$(BIN)/python scripts/config_docs.py
+	$(BIN)/python scripts/result_docs.py
 
 pins: ## Resolve requirements/*.txt anew; ARGS=--upgrade takes newer versions
 	@UV=$(UV) scripts/pins.sh $(ARGS)

@@ -1,5 +1,5 @@
-"""What `run_local_comparison.py` found: tokens per second and latencies by level, the second mode by the
-first, and the curve of throughput against p95 as a picture.
+"""What `run_local_comparison.py`, or any sweep, found: tokens per second and latencies by level, every
+setting by the first, and the curve of throughput against p95 as a picture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llm_runtime.bench.report import WITHOUT_PLOTS, throughput_curve
 from llm_runtime.bench.sweep_tables import gains, rows_of
 
 COLUMNS = {"output_throughput": "tokens/s", "mean_ttft_ms": "TTFT mean", "mean_e2el_ms": "E2E mean",
-           "p95_e2el_ms": "E2E p95"}  # fmt: skip
+           "p95_e2el_ms": "E2E p95", "queue_wait_ms": "queue wait", "failed": "failed"}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures = "".join(f"{number(row.figures[key]):>12}" for key in COLUMNS)
         print(f"{row.level:>12g}{figures}  {row.name}")
     for row, ratios in gains(rows):
-        change = "".join(f"{_percent(ratios[key]):>12}" for key in COLUMNS)
+        change = "".join(f"{_percent(ratios[key]) if key in ratios else '':>12}" for key in COLUMNS)
         print(f"{row.level:>12g}{change}  {row.name}, against {rows[0].name}")
     if not plots.available():
         print(WITHOUT_PLOTS, file=sys.stderr)

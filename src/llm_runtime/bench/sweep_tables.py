@@ -11,6 +11,7 @@ from typing import Any
 
 Setting = tuple[tuple[str, str], ...]
 COMPARED = ("output_throughput", "mean_ttft_ms", "mean_e2el_ms", "p95_e2el_ms")
+SHOWN = (*COMPARED, "queue_wait_ms", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def rows_of(body: Mapping[str, Any]) -> list[Row]:
         Row(
             tuple(each["server"].items()),
             float(each["level"]),
-            {name: _one_figure(each[name]) for name in COMPARED},
+            {name: _one_figure(each[name]) for name in SHOWN},
         )
         for each in body["pooled"]
     ]
