@@ -4,7 +4,7 @@ Words are written by hand. A number stands between a comment that says where it 
 ends it; paths go through the JSON with slashes, formats are Python's:
 
     <!-- value FILE PATH FORMAT -->…<!-- end -->                        one number, within a sentence
-    <!-- bars FILE -->…<!-- end -->                                     what a scenario must reach, and reached
+    <!-- bars FILE -->…<!-- end -->                                     what a scenario must reach, and did
     <!-- grid FILE ROWS=a,b COLUMNS=c,d PATH FORMAT -->…<!-- end -->    a table; {row}, {column} in the path
     <!-- made FILE... -->…<!-- end -->                                  command, commit, machine, versions
 

@@ -90,8 +90,8 @@ def test_the_report_has_no_measurement_of_its_own() -> None:
     text = (ROOT / "docs" / "benchmark_report.md").read_text(encoding="utf-8")
     words = result_docs.DIRECTIVE.sub("", text)
     setup = {"Qwen2.5", "CC-BY-4.0", "6.5"}
-    found = [word for word in re.findall(r"[\w.-]*\d+\.\d+[\w.-]*|\d+ ?%", words)]
-    assert set(found) <= setup
+    found = set(re.findall(r"[\w.-]*\d+\.\d+[\w.-]*|\d+ ?%", words))
+    assert found <= setup
 
 
 def gpu_benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
