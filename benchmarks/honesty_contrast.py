@@ -108,7 +108,7 @@ async def theirs(vllm: Sequence[str], url: str, case: Case, folder: Path) -> tup
             await process.wait()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, "vllm", output[-2000:])
-    shown = [Path(word).name if word.startswith("/") and word.count("/") > 3 else word for word in arguments]
+    shown = [Path(word).name if word.startswith(str(folder)) else word for word in arguments]
     return orjson.loads((folder / "r.json").read_bytes()), ["vllm", *shown]
 
 
