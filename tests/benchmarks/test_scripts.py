@@ -68,8 +68,8 @@ def test_a_comparison_starts_a_server_for_each_mode(compared: Path) -> None:
 def test_its_analysis_shows_gains_and_draws_the_curve(compared: Path, tmp_path: Path) -> None:
     printed = script("analyze_results.py", compared / "local-comparison.json", "--output-dir", tmp_path)
     rows = [line.split() for line in printed.splitlines()]
-    by_mode = {(row[0], row[-1]): float(row[1]) for row in rows if row[-3:-1] == ["batching", "="]
-               and "against" not in row}  # fmt: skip
+    plain = [row for row in rows if row[-3:-1] == ["batching", "="] and "against" not in row]
+    by_mode = {(row[0], row[-1]): float(row[1].replace(",", "")) for row in plain}
     assert set(by_mode) == {("1", "false"), ("4", "false"), ("1", "true"), ("4", "true")}
     assert by_mode["4", "true"] > by_mode["4", "false"]
     assert "against batching = false" in printed
