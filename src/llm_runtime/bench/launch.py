@@ -44,10 +44,17 @@ def program(word: str) -> str:
     return str(beside) if word == "llm-runtime" and beside.exists() else word
 
 
+class LaunchedUrl(str):
+    """The URL of a server, and the process that it is."""
+
+    __slots__ = ("pid",)
+    pid: int
+
+
 @asynccontextmanager
 async def launched(
     template: str, values: Mapping[str, object], ready: str = "/v1/models"
-) -> AsyncIterator[str]:
+) -> AsyncIterator[LaunchedUrl]:
     """The URL of a server that answers `ready` with 200; `{port}` of the template is a free port of
     loopback.
 
@@ -72,7 +79,9 @@ async def launched(
                 output.seek(max(0, os.fstat(output.fileno()).st_size - TAIL_BYTES))
                 said = output.read().decode("utf-8", "replace").strip()
                 raise BackendError(f"{Path(words[0]).name} did not get ready: {error}\n{said}") from error
-            yield url
+            server = LaunchedUrl(url)
+            server.pid = process.pid
+            yield server
         finally:
             await _end(process)
 
