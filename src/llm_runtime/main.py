@@ -272,7 +272,7 @@ def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], Abstr
         _check_workers(signals.num_workers)
         host = signals.bound_host
         if host is not None:
-            _check_exposed(host, settings)
+            check_exposed(host, settings)
         try:
             await runtime.start()
             yield
@@ -294,7 +294,7 @@ def _check_workers(num_workers: int) -> None:
         )
 
 
-def _check_exposed(host: str, settings: Settings) -> None:
+def check_exposed(host: str, settings: Settings) -> None:
     """`uvicorn --host` does not pass through our settings, so the rule is applied to what it binds."""
     server = settings.server
     if not is_loopback(host) and not server.api_keys and not server.allow_unauthenticated:

@@ -20,6 +20,7 @@ MOCK = {
     "ray.num_cpus": "1",
     "ray.health_check_period_s": "1",
     "admission.max_queue_size": "4",
+    "limits.keep_alive_interval_s": "2",  # so that a client of ten seconds' patience sees a loss through
     "telemetry.gpu_poll_interval_s": "0",
 }
 

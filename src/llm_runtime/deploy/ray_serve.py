@@ -32,7 +32,7 @@ from llm_runtime.engines.ray.fleet import Fleet
 from llm_runtime.engines.ray.link import HandleLink
 from llm_runtime.engines.ray.service import EngineService
 from llm_runtime.engines.ray.steering import SteeredRouter
-from llm_runtime.main import build, engine_backend
+from llm_runtime.main import build, check_exposed, engine_backend
 from llm_runtime.telemetry.gpu_readers import NvmlReader
 from llm_runtime.telemetry.gpu_reading import GpuUnavailable
 from llm_runtime.telemetry.logging import configure_logging
@@ -156,6 +156,9 @@ class Ingress:
                 "ray.device = gpu, and no machine of the cluster has a GPU yet: add one, or leave "
                 "ray.device unset"
             )
+        host = _proxy_host()
+        if host is not None:
+            check_exposed(host, plan.settings)
         clock = SystemClock()
         declared = engine_backend(plan.settings, clock).info
         info = replace(declared, name="ray", batching=Batching.CONTINUOUS, num_slots=plan.num_slots)
@@ -173,6 +176,15 @@ class Ingress:
 
     def __del__(self) -> None:
         BOARD.unsubscribe(ENGINE)
+
+
+def _proxy_host() -> str | None:
+    """The address that Ray's proxies listen on; None where Ray does not say. Not in its public interface."""
+    from ray.serve.context import _get_global_client
+
+    config = getattr(_get_global_client(), "http_config", None)
+    host = getattr(config, "host", None)
+    return host if isinstance(host, str) else None
 
 
 def _has_gpu() -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
@@ -32,7 +33,6 @@ NAME = "llm-runtime"
 ENGINE_TITLE = b"ray::ServeReplica:llm-runtime:Engine"
 START_S = 300.0
 LOOK_EVERY_S = 0.1
-QUIET = {"include_dashboard": False, "log_to_driver": False}
 
 
 class Testbed:
@@ -46,7 +46,7 @@ class Testbed:
         self._cluster = Cluster(
             initialize_head=True,
             head_node_args={
-                "num_cpus": plan.settings.ray.num_ingress_cpus,
+                "num_cpus": max(1, math.ceil(plan.settings.ray.num_ingress_cpus)),
                 "num_gpus": 0,
                 "include_dashboard": False,
                 "object_store_memory": 100 << 20,

@@ -52,7 +52,7 @@ class LoopbackAnswer:
         if frame is not None:
             return frame
         if self._member not in self._link.services:
-            raise ReplicaGone(self._member)
+            raise ReplicaGone(self._member, dead=self._member in self._link.dead)
         raise StopAsyncIteration
 
     def cancel(self) -> None:
@@ -65,15 +65,19 @@ class Loopback:
     def __init__(self, services: Mapping[str, EngineService]) -> None:
         self.services = dict(services)
         self.answers: list[LoopbackAnswer] = []
+        self.dead: set[str] = set()
+        self.lost: dict[str, EngineService] = {}
 
     def call(self, member: str, request: bytes) -> LoopbackAnswer:
         answer = LoopbackAnswer(self, member, request)
         self.answers.append(answer)
         return answer
 
-    def lose(self, member: str) -> None:
-        """As when its process is killed: nobody hears of it but those who are reading."""
-        self.services.pop(member)
+    def lose(self, member: str, *, dead: bool = True) -> None:
+        """As when its process is killed, or cannot be reached: those who are reading hear of it."""
+        self.lost[member] = self.services.pop(member)
+        if dead:
+            self.dead.add(member)
         for answer in self.answers:
             if answer._member == member:
                 answer.task.cancel()
@@ -85,7 +89,7 @@ class Loopback:
         for answer in self.answers:
             answer.task.cancel()
         await asyncio.gather(*(answer.task for answer in self.answers), return_exceptions=True)
-        for service in self.services.values():
+        for service in (*self.services.values(), *self.lost.values()):
             await service.aclose()
 
 

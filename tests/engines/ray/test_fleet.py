@@ -81,6 +81,28 @@ async def test_lost_before_the_first_byte_is_for_another_replica() -> None:
         assert states(fleet) == ["absent", "ready"], "a dead replica is not believed to be back"
 
 
+async def test_a_replica_that_does_not_answer_for_a_moment_is_not_given_up() -> None:
+    async with loopback("a", prefill_ms=60_000.0) as link:
+        fleet = fleet_of(link, 1)
+        (seat,) = fleet.seats
+        ready = asyncio.Event()
+        await seat.start(lambda: ready.set() if seat.status.state is BackendState.READY else ready.clear())
+        fleet.update(link.membership())
+        (opened,) = open_batch(seat, [make_request(MODEL, stream=True)])
+        pull = asyncio.ensure_future(_pull(opened.stream))
+        await asyncio.sleep(0)
+        known = link.membership()
+        link.lose("a", dead=False)
+        with pytest.raises(BackendUnavailable):
+            await asyncio.wait_for(pull, WITHIN_S)
+        await freed(opened, WITHIN_S)
+        assert not ready.is_set()
+        fleet.update(known)
+        await asyncio.wait_for(ready.wait(), WITHIN_S)
+        assert states(fleet) == ["ready"]
+        await seat.aclose()
+
+
 async def test_lost_after_the_first_byte_is_an_error_for_the_client() -> None:
     async with loopback("a", decode_ms=5.0) as link:
         fleet = fleet_of(link, 1)

@@ -47,8 +47,8 @@ class Size:
     alone: int
 
 
-FULL = Size(3, 64, 160, 40)
-QUICK = Size(1, 32, 80, 20)
+FULL = Size(3, 32, 96, 20)
+QUICK = Size(1, 32, 96, 20)
 
 SINGLE = {
     "engines.mock.prefill_latency_ms": PREFILL_MS,

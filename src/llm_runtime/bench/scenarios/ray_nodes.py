@@ -42,7 +42,7 @@ class Size:
     output_tokens: int
 
 
-FULL = Size(3, 64)
+FULL = Size(2, 64)
 QUICK = Size(1, 40)
 
 

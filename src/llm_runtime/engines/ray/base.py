@@ -25,7 +25,14 @@ class Membership:
 
 
 class ReplicaGone(Exception):
-    """The replica that a request was meant for, or was in, is there no more."""
+    """The replica that a request was meant for, or was in, does not answer.
+
+    dead: it never will again; else it may be a matter of the network, or of its leaving.
+    """
+
+    def __init__(self, message: str, *, dead: bool) -> None:
+        super().__init__(message)
+        self.dead = dead
 
 
 class Answer(Protocol):

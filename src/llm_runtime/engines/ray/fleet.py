@@ -14,22 +14,22 @@ from dataclasses import replace
 import structlog
 
 from llm_runtime.core.clock import Clock
-from llm_runtime.core.errors import BackendError, BackendUnavailable, LLMRuntimeError
+from llm_runtime.core.errors import BackendError, BackendUnavailable
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, BackendState, BackendStatus, Work
 from llm_runtime.engines.child_backend import StreamRun
-from llm_runtime.engines.ray.base import Answer, Link, Member, Membership
+from llm_runtime.engines.ray.base import Answer, Link, Member, Membership, ReplicaGone
 from llm_runtime.engines.ray.rules import context_of, rules_of
 from llm_runtime.engines.ray.stream import RayStream
 
 log = structlog.get_logger(__name__)
 
-REST_S = 0.5
-"""How long a seat takes no requests after its replica could not take one (its engine is restarting)."""
+REST_S = 1.0
+"""How long a seat takes no requests after its replica could not take one, or did not answer."""
 
 _EMPTY = BackendStatus(BackendState.ABSENT, "no replica is ready yet")
 _LEAVING = BackendStatus(BackendState.DRAINING, "its replica is leaving")
-_RESTING = BackendStatus(BackendState.STARTING, "the replica's engine is not ready")
+_RESTING = BackendStatus(BackendState.STARTING, "the replica does not take requests")
 _READY = BackendStatus(BackendState.READY)
 _STOPPED = BackendStatus(BackendState.STOPPED)
 
@@ -141,14 +141,15 @@ class RaySeat:
     def progressed(self) -> None:
         self._progressed_at = self._fleet.now()
 
-    def ended(self, stream: RayStream, error: LLMRuntimeError | None) -> None:
+    def ended(self, stream: RayStream, gone: ReplicaGone | None) -> None:
         self._streams.discard(stream)
-        if error is not None and self.member is not None and self._status is not _LEAVING:
+        if gone is not None:
+            log.warning("ray.replica_lost", seat=self._position, why=str(gone), dead=gone.dead)
+        if gone is not None and gone.dead and self.member is not None:
             self._fleet.lost(self.member.id)
-        elif stream.engine_was_down and self._status is _READY:
+        elif (gone is not None or stream.engine_was_down) and self._status is _READY:
             self._become(_RESTING)
-            loop = asyncio.get_running_loop()
-            self._rest = loop.call_later(REST_S, self._rested)
+            self._rest = asyncio.get_running_loop().call_later(REST_S, self._rested)
         self._vacate_if_done()
 
     def _rested(self) -> None:

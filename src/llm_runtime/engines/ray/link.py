@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 from ray.serve.exceptions import RayServeException, RequestCancelledError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
@@ -37,20 +37,24 @@ class HandleAnswer:
             if self._cancelled:
                 raise StopAsyncIteration from None
             # Nobody here cancelled it: the replica that was named is not there, or lets go of its work.
-            raise ReplicaGone("the call was cancelled by Ray") from None
+            raise ReplicaGone("the call was cancelled by Ray", dead=False) from None
         except RayActorError as error:
-            raise ReplicaGone(f"{type(error).__name__}") from error
+            raise _gone(error) from error
         except RayTaskError as error:
             if isinstance(error.cause, RayActorError):
-                raise ReplicaGone(f"{type(error.cause).__name__}") from error
+                raise _gone(error.cause) from error
             raise
         except RayServeException as error:
-            raise ReplicaGone(f"{type(error).__name__}") from error
+            raise _gone(error) from error
 
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
             self._response.cancel()
+
+
+def _gone(error: Exception) -> ReplicaGone:
+    return ReplicaGone(type(error).__name__, dead=isinstance(error, ActorDiedError))
 
 
 class HandleLink:

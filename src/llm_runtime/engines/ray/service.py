@@ -151,12 +151,14 @@ class EngineService:
                         for lane in self._lanes:
                             if lane.open:
                                 return lane
+                    if all(lane.backend.status.state in _HOPELESS for lane in self._lanes):
+                        break
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             if any(lane.ready for lane in self._lanes):
                 raise BackendUnavailable("The engine has no room.", reason="engine_full") from None
-            raise BackendUnavailable("The engine is not running.", reason="engine_down") from None
+        raise BackendUnavailable("The engine is not running.", reason="engine_down")
 
     def _let_go(self, lane: _Lane, let_go: asyncio.Event) -> Callable[[Lease], None]:
         def freed(lease: Lease) -> None:

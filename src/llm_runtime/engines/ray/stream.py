@@ -35,8 +35,9 @@ class StreamOwner(Protocol):
 
     def progressed(self) -> None: ...
 
-    def ended(self, stream: RayStream, error: LLMRuntimeError | None) -> None:
-        """The replica has nothing to do with the request any more. Called once."""
+    def ended(self, stream: RayStream, gone: ReplicaGone | None) -> None:
+        """The replica has nothing to do with the request any more, or (`gone`) does not answer. Called
+        once."""
         ...
 
 
@@ -142,13 +143,14 @@ class RayStream:
 
     async def _read(self) -> None:
         error: LLMRuntimeError | None = None
+        gone: ReplicaGone | None = None
         try:
             answer = self._answer = self._owner.call(pack_request(self._request))
             if self._cancelled:
                 answer.cancel()
             await self._read_frames(answer)
-        except ReplicaGone:
-            error = self._lost()
+        except ReplicaGone as raised:
+            gone, error = raised, self._lost()
         except Exception as raised:
             log.exception("ray.request_failed", request_id=self._request.id)
             error = BackendError("The engine's replica failed.")
@@ -158,7 +160,7 @@ class RayStream:
                 self._error = error
             self._at_end = True
             self._wake()
-            self._owner.ended(self, error)
+            self._owner.ended(self, gone)
             self.lease.free()
 
     async def _read_frames(self, answer: Answer) -> None:
