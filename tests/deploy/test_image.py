@@ -66,13 +66,16 @@ def test_a_server_says_how_it_is(name: str) -> None:
 
 
 def test_the_settings_of_the_images_are_settings() -> None:
+    backends = {}
     for name in IMAGES:
         env = {
             key: value for key, value in settings(chain(STAGES, name), Path("/x")).items() if key != "PATH"
         }
         loaded = load_settings({}, {**env, "LLM_RUNTIME_API_KEYS": "sk-a"})
         assert loaded.server.host == "0.0.0.0"
-    assert loaded.engines.backend == "vllm"
+        backends[name] = loaded.engines.backend
+    assert backends["cuda"] == "vllm"
+    assert backends["ray"] == "vllm-inprocess"
 
 
 def test_no_image_holds_a_key() -> None:

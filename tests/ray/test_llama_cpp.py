@@ -63,7 +63,9 @@ async def test_counts_are_the_engine_s(bed: Bed) -> None:
 
 
 async def test_the_engine_s_own_refusal_comes_through(bed: Bed) -> None:
-    reply = await ask(bed.port, post(chat_body(MODEL, messages=[{"role": "user", "content": "long " * 2000}])))
+    reply = await ask(
+        bed.port, post(chat_body(MODEL, messages=[{"role": "user", "content": "long " * 2000}]))
+    )
     assert reply.status == 400
     assert reply.error["code"] == "context_length_exceeded"
 
