@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 
 model=Qwen/Qwen2.5-0.5B-Instruct
 python=${VLLM_PYTHON:-}
-dummy= cpu= dry= layers=24 repeats=8 limit=600 output=
+dummy='' cpu='' dry='' layers=24 repeats=8 limit=600 output=''
 requests=32 clients=8 tokens=32
 
 fail() { echo "gpu_benchmark: $1" >&2; exit "${2:-1}"; }
@@ -82,9 +82,9 @@ elif ! has_vllm "$python"; then
   fail "$python has no vLLM" 2
 fi
 
-extra="--max-model-len 2048"
+extra=
 if [ -n "$dummy" ]; then
-  extra+=" --load-format dummy"
+  extra="--load-format dummy"
   if [ ! -d "$model" ]; then
     # The builtin model's package brings a tokenizer; its conversion needs torch, which vLLM has.
     tokenizer="\$(models convert)"
@@ -102,7 +102,8 @@ fi
 
 port=$(.venv/bin/python -c 'from llm_runtime.bench.launch import free_port; print(free_port())' 2>/dev/null || echo 8123)
 server="llm-runtime serve --port {port} -o backend=vllm -o 'model_path=$model' -o 'engines.vllm.python=$python'"
-server+=" -o vllm_port=$port -o native_backend_concurrency={slots} -o engines.vllm.extra_arguments='$extra'"
+server+=" -o vllm_port=$port -o native_backend_concurrency={slots} -o engines.vllm.max_model_len=2048"
+server+=" -o 'engines.vllm.extra_arguments=$extra'"
 pages=(--metrics-url "http://127.0.0.1:$port/metrics") # vLLM's own: KV cache, batch
 dcgm=${DCGM_URL:-http://127.0.0.1:9400/metrics}
 if curl --silent --fail --max-time 2 --output /dev/null "$dcgm" 2>/dev/null; then pages+=(--metrics-url "$dcgm"); fi

@@ -46,7 +46,16 @@ def test_behind_a_cap_the_truth_counts_the_wait() -> None:
 
 def test_both_tools_measure_and_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.json"
-    assert honesty_contrast.main(["--quick", "--vllm", other_tool(tmp_path), "--output", str(path)]) == 0
+    arguments = [
+        "--quick",
+        "--vllm",
+        other_tool(tmp_path),
+        "--tokenizer",
+        str(tmp_path),
+        "--output",
+        str(path),
+    ]
+    assert honesty_contrast.main(arguments) == 0
     body = json.loads(path.read_bytes())
     assert body["tools"]["vllm bench serve"] == "9.9.9"
     case = body["cases"]["closed_8"]
@@ -65,6 +74,6 @@ def test_a_tool_that_fails_ends_the_run(tmp_path: Path) -> None:
     import subprocess
 
     with pytest.raises(subprocess.CalledProcessError):
-        honesty_contrast.main(["--quick", "--vllm", other_tool(tmp_path, "refuse.py"),
+        honesty_contrast.main(["--quick", "--vllm", other_tool(tmp_path, "refuse.py"), "--tokenizer", "t",
                                "--output", str(tmp_path / "r.json")])  # fmt: skip
     assert not (tmp_path / "r.json").exists()

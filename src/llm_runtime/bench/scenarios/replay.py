@@ -37,7 +37,7 @@ SETTINGS = {
 }
 WINDOW_S, QUICK_WINDOW_S = 600.0, 120.0
 LENGTH_DIVISOR = 32
-TIME_SCALE = 0.3
+TIME_SCALE = 0.17
 SEED = 0
 SLO = Multiples(ttft=5.0, e2e=5.0)
 """Of what the trace's median request takes alone."""
@@ -47,7 +47,7 @@ NOT_KEPT = ("environment", "samples")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """keep: share of arrivals, for three to six tenths of what the engine can do, as the machine has it.
+    """keep: share of arrivals, for four to eight tenths of what the engine can do, as the machine has it.
     median: prompt and answer tokens of the trace's median request."""
 
     file: str
@@ -65,8 +65,8 @@ class Case:
 
 
 CASES: Mapping[str, Case] = {
-    "conv": Case("azure_llm_2023_conv.csv", 0.040, (1020, 129)),
-    "code": Case("azure_llm_2023_code.csv", 0.071, (1469, 13)),
+    "conv": Case("azure_llm_2023_conv.csv", 0.036, (1020, 129)),
+    "code": Case("azure_llm_2023_code.csv", 0.050, (1469, 13)),
 }
 
 
