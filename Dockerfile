@@ -86,7 +86,8 @@ USER 0:0
 WORKDIR /build
 RUN deploy/container/build_steps.sh ray /opt/llm-runtime
 COPY serve /var/lib/llm-runtime/serve
-ENV PYTHONPATH=/var/lib/llm-runtime
+ENV PYTHONPATH=/var/lib/llm-runtime \
+    LLM_RUNTIME_BACKEND=vllm-inprocess
 WORKDIR /var/lib/llm-runtime
 USER 10001:10001
 HEALTHCHECK NONE

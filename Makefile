@@ -17,7 +17,10 @@ DEV := $(VENV)/.dev-$(KEY)
 VLLM_VENV := .venv-vllm
 VLLM_ENV := $(VLLM_VENV)/.made-$(shell cat requirements/engines/vllm.txt scripts/vllm_env.sh | cksum | tr -d ' ')
 
-.PHONY: help setup setup-dev serve test test-engines bench-peers bench-overhead check fix docs pins vllm-env clean
+RAY_VENV := .venv-ray
+RAY_ENV := $(RAY_VENV)/.made-$(shell cat requirements/engines/ray.txt scripts/ray_env.sh | cksum | tr -d ' ')
+
+.PHONY: help setup setup-dev serve test test-engines test-ray bench bench-all bench-peers bench-overhead check fix docs pins vllm-env ray-env clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +37,15 @@ test: $(DEV) ## Run the tests (ARGS="tests/scheduling -k fair")
 test-engines: $(DEV) vllm-env ## Run the tests of engines that take minutes to start, each on its real engine
 	@exec $(BIN)/pytest -m "vllm or hf" -o faulthandler_timeout=1500 $(ARGS)
 
+bench: $(DEV) ## The benchmarks people know, results and curve in benchmarks/results (QUICK=1: short, build/bench)
+	@exec $(BIN)/python benchmarks/run_all.py $(if $(QUICK),--quick) $(ARGS)
+
+bench-all: $(DEV) ## Every scenario in full, with its bars: about an hour on a quiet machine
+	@exec $(BIN)/python benchmarks/run_scenarios.py $(ARGS)
+
+test-ray: $(DEV) ray-env ## Run the tests that need a Ray cluster, which they start and stop
+	@exec $(BIN)/pytest -m ray -o faulthandler_timeout=400 $(ARGS)
+
 bench-peers: ## Make .venv-peers/*, the gateways that ours is compared with (PEERS="baseline smg")
 	@PYTHON=$(PYTHON) scripts/bench_peers.sh $(PEERS)
 
@@ -47,22 +59,27 @@ check: $(DEV) ## Lint, format, types, layers, module size, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_module_size.py src tests scripts benchmarks deploy
 	$(BIN)/python scripts/config_docs.py --check
+	$(BIN)/python scripts/result_docs.py --check
 
 fix: $(DEV) ## Repair what can be repaired mechanically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python scripts/config_docs.py
+	$(BIN)/python scripts/result_docs.py
 
 docs: $(DEV) ## Write the generated parts of the documentation
 	$(BIN)/python scripts/config_docs.py
+	$(BIN)/python scripts/result_docs.py
 
 pins: ## Resolve requirements/*.txt anew; ARGS=--upgrade takes newer versions
 	@UV=$(UV) scripts/pins.sh $(ARGS)
 
 vllm-env: $(VLLM_ENV) ## Make .venv-vllm: vLLM on the CPU (2 GB), as its tests and `--backend vllm` use it
 
+ray-env: $(RAY_ENV) ## Make .venv-ray: Ray Serve with llama.cpp (700 MB), as its tests and scenarios use it
+
 clean: ## Remove the environments and every cache
-	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find src tests scripts benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNTIME):
@@ -76,3 +93,7 @@ $(DEV):
 $(VLLM_ENV):
 	@PYTHON=$(PYTHON) scripts/vllm_env.sh
 	@rm -f $(VLLM_VENV)/.made-* && touch $@
+
+$(RAY_ENV):
+	@PYTHON=$(PYTHON) scripts/ray_env.sh
+	@rm -f $(RAY_VENV)/.made-* && touch $@

@@ -18,6 +18,7 @@ fi
 names() { (cd requirements/peers && printf '%s ' *.txt | sed 's/\.txt//g'); }
 
 base=${PYTHON:-python3}
+# shellcheck disable=SC2048 # names hold no spaces
 for name in ${*:-$(names)}; do
   pins=requirements/peers/$name.txt
   venv=.venv-peers/$name

@@ -104,23 +104,31 @@ def build_app(settings: Settings) -> RuntimeApp:
     return build(settings).app
 
 
-def build(settings: Settings, *, backend: Backend | None = None, listeners: Sequence[Events] = ()) -> Built:
+def build(
+    settings: Settings,
+    *,
+    backend: Backend | None = None,
+    backends: Sequence[Backend] = (),
+    listeners: Sequence[Events] = (),
+) -> Built:
     """Every object, nothing started. Raises ConfigError where the settings cannot work.
 
-    backend: serve with this engine instead of the configured one; listeners: told of events as well.
+    backend: serve with this engine instead of the configured one; backends: with these, all alike.
+    listeners: told of events as well.
     """
     secrets = (*settings.server.api_keys, *secrets_of(settings.engines.openai))
     lines = configure_logging(settings.telemetry, secrets=secrets)
     for warning in settings.warnings:
         log.warning("settings.warning", message=warning)
     clock = SystemClock()
-    backend = backend or _backend(settings, clock)
+    backends = backends or (backend or engine_backend(settings, clock),)
+    backend = backends[0]
     keys = ApiKeys(settings.server.api_keys)
     estimator = TokenEstimator()
     metrics = MetricsCollector(models=backend.info.names, tenants=keys.tenants)
     events = FanOutEvents(metrics, LogEvents(lines), *listeners)
     queue_cap = _queue_cap(settings)
-    runtime = _runtime(settings, backend, events, clock, queue_cap)
+    runtime = _runtime(settings, backends, events, clock, queue_cap)
     gpu = NvidiaSmiSampler(settings.telemetry.gpu_poll_interval_s)
     lag = LoopLag()
     runtime.add_background("loop lag", lag.run)
@@ -144,7 +152,8 @@ def build(settings: Settings, *, backend: Backend | None = None, listeners: Sequ
     return Built(app, runtime, settings)
 
 
-def _backend(settings: Settings, clock: Clock) -> Backend:
+def engine_backend(settings: Settings, clock: Clock) -> Backend:
+    """The configured engine, built and not started. Raises ConfigError."""
     kind = settings.engines.backend
     model_path = None
     model_name = settings.model.name or kind
@@ -192,10 +201,15 @@ def _queue_cap(settings: Settings) -> QueueCap | None:
 
 
 def _runtime(
-    settings: Settings, backend: Backend, events: Events, clock: Clock, queue_cap: QueueCap | None
+    settings: Settings,
+    backends: Sequence[Backend],
+    events: Events,
+    clock: Clock,
+    queue_cap: QueueCap | None,
 ) -> Runtime:
+    backend = backends[0]
     dispatcher = Dispatcher(
-        [Replica(f"{backend.info.name}-0", backend)],
+        [Replica(f"{one.info.name}-{position}", one) for position, one in enumerate(backends)],
         build_scheduler(settings.scheduling),
         Router(LeastLoad(), random.Random()),  # noqa: S311 - it only breaks ties
         events=events,
@@ -258,7 +272,7 @@ def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], Abstr
         _check_workers(signals.num_workers)
         host = signals.bound_host
         if host is not None:
-            _check_exposed(host, settings)
+            check_exposed(host, settings)
         try:
             await runtime.start()
             yield
@@ -280,7 +294,7 @@ def _check_workers(num_workers: int) -> None:
         )
 
 
-def _check_exposed(host: str, settings: Settings) -> None:
+def check_exposed(host: str, settings: Settings) -> None:
     """`uvicorn --host` does not pass through our settings, so the rule is applied to what it binds."""
     server = settings.server
     if not is_loopback(host) and not server.api_keys and not server.allow_unauthenticated:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_
 from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.config import EnginesConfig, ModelConfig
+from llm_runtime.engines.ray.config import RayConfig
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.settings_leaves import Leaf, leaves
@@ -48,6 +49,7 @@ class Settings(BaseModel):
     admission: AdmissionConfig = AdmissionConfig()
     limits: LimitsConfig = LimitsConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    ray: RayConfig = RayConfig()
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _warnings: tuple[str, ...] = PrivateAttr(default=())
@@ -68,11 +70,20 @@ class Settings(BaseModel):
             value = getattr(value, part)
         return value
 
+    def without(self, section: str) -> Settings:
+        """The same, as if nothing of that section had been given."""
+        copy = self.model_copy(update={section: type(getattr(self, section))()})
+        copy._origins = {
+            name: origin for name, origin in self._origins.items() if not name.startswith(f"{section}.")
+        }
+        return copy
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         _check_keys(self.server)
         _check_exposure(self.server)
         _check_engines(self.engines)
+        _check_ray(self.ray)
         return self
 
 
@@ -176,6 +187,14 @@ def _check_engines(engines: EnginesConfig) -> None:
             f"engines.supervision.restart_backoff_max_s = {supervision.restart_backoff_max_s} is below "
             f"the first wait: make it at least {supervision.restart_backoff_s} "
             "(engines.supervision.restart_backoff_s)"
+        )
+
+
+def _check_ray(ray: RayConfig) -> None:
+    if ray.max_replicas is not None and ray.max_replicas < ray.min_replicas:
+        raise ConfigError(
+            f"ray.max_replicas = {ray.max_replicas} is below the fewest: make it at least {ray.min_replicas} "
+            "(ray.min_replicas)"
         )
 
 

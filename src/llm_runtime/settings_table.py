@@ -14,6 +14,7 @@ from typing import Any
 
 from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.engines.config import EnginesConfig, ModelConfig
+from llm_runtime.engines.ray.config import RayConfig
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.telemetry.config import TelemetryConfig
@@ -32,6 +33,7 @@ SECTIONS: Mapping[str, type] = types.MappingProxyType(
         "admission": AdmissionConfig,
         "limits": LimitsConfig,
         "telemetry": TelemetryConfig,
+        "ray": RayConfig,
     }
 )
 
@@ -141,6 +143,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "vLLM: prompt and answer together, in tokens; unset: what the model was trained for.",
             "VLLM_MAX_MODEL_LEN",
         ),
+        "engines.vllm.max_num_batched_tokens": Row(
+            "vLLM: tokens worked on in one step, prompts and answers together; unset: vLLM's default."
+        ),
+        "engines.vllm.dtype": Row("vLLM: numbers to compute with; `auto`: as the weights say."),
         "engines.vllm.prefix_caching": Row("vLLM: keeps the work done for prompts that begin alike."),
         "engines.vllm.scheduling_policy": Row(
             "vLLM's own order; with `priority` it is told each request's priority."
@@ -277,5 +283,21 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "telemetry.log_level": Row("Least important lines that are logged.", "LOG_LEVEL"),
         "telemetry.log_format": Row("`auto`: for people on a terminal, JSON lines elsewhere.", "LOG_FORMAT"),
         "telemetry.gpu_poll_interval_s": Row("Seconds between readings of the GPUs; 0: none are read."),
+        "ray.device": Row(
+            "Ray: what engines compute on; `auto`: GPUs where this machine, or the cluster it has joined, "
+            "has any."
+        ),
+        "ray.min_replicas": Row("Ray: fewest engines. Our queue is not Ray's, so it cannot start from none."),
+        "ray.max_replicas": Row("Ray: most engines; unset: 8 on GPUs, else 1."),
+        "ray.target_ongoing_requests": Row(
+            "Ray: running requests per engine above which Ray adds one; unset: three quarters of its slots."
+        ),
+        "ray.upscale_delay_s": Row("Ray: how long the load must last before an engine is added."),
+        "ray.downscale_delay_s": Row("Ray: how long it must be gone before one is taken away."),
+        "ray.num_cpus": Row("Ray: processors set aside for each engine."),
+        "ray.num_gpus": Row("Ray: GPUs set aside for each engine; unset: 1 on GPUs, else 0."),
+        "ray.num_ingress_cpus": Row("Ray: processors set aside for the ingress, which has the queue."),
+        "ray.drain_timeout_s": Row("Ray: how long an engine that is to go may finish its streams."),
+        "ray.health_check_period_s": Row("Ray: seconds between its questions whether a replica is well."),
     }
 )

@@ -13,6 +13,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from llm_runtime.deploy.ray_settings import make_plan
 from llm_runtime.settings import load_settings
 from tests.deploy.manifests import built, merged
 from tests.deploy.places import DEPLOY, ROOT, read_yaml
@@ -266,6 +267,9 @@ def test_ray_serves_our_application_with_settings_there_are() -> None:
     assert all(isinstance(value, str) for value in env.values())
     ours = {name: value for name, value in env.items() if name.startswith("LLM_RUNTIME_")}
     assert load_settings({}, ours).admission.max_queue_size == 1024
+    plan = make_plan({}, env, has_gpu=False)
+    assert (plan.device, plan.settings.engines.backend) == ("gpu", "vllm-inprocess")
+    assert (plan.num_slots, plan.num_gpus, plan.max_replicas) == (128, 1.0, 8)
     wanted = {"VLLM_MAX_NUM_SEQS": "128", "VLLM_MAX_NUM_BATCHED_TOKENS": "4096", "VLLM_MAX_MODEL_LEN": "4096"}
     assert wanted.items() <= env.items()
 

@@ -125,6 +125,29 @@ def test_the_next_batch_may_start_from_within_the_last_free() -> None:
     run_virtual(scenario())
 
 
+def test_an_engine_that_is_never_idle_keeps_exact_time() -> None:
+    """The loop notices the end of a batch late. A batch that waited for it starts on time all the same;
+    one that comes later starts when it comes."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        async with started() as backend:
+            (opened,) = open_batch(backend, [streamed(2)])
+            began_at = now()
+            following: list[Opened] = []
+            opened.lease._on_free = lambda _: following.extend(open_batch(backend, [streamed(1)]))
+            loop.call_at(now() + 43 * MS, loop.block, 7 * MS)  # due at 45, noticed at 50
+            await arrival_times(opened)
+            await arrival_times(following[0])
+            assert now() - began_at == pytest.approx((45 + 35) * MS)
+            await asyncio.sleep(2 * MS)
+            (later,) = open_batch(backend, [streamed(1)])
+            assert await arrival_times(later) == [35.0]
+
+    run_virtual(scenario())
+
+
 def test_cancelling_one_frees_it_at_once_and_leaves_the_others_alone() -> None:
     async def scenario() -> None:
         async with started() as backend:

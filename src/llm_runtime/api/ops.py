@@ -8,6 +8,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from llm_runtime.api.services import Services
+from llm_runtime.engines.base import BackendState
 from llm_runtime.telemetry.prometheus import negotiate
 from llm_runtime.telemetry.snapshot import json_snapshot
 
@@ -65,6 +66,7 @@ def router(services: Services) -> APIRouter:
                         "num_taken_slots": replica.num_taken,
                     }
                     for replica in pool.dispatcher.replicas.values()
+                    if replica.backend.status.state is not BackendState.ABSENT
                 },
             }
             for pool in runtime.pools

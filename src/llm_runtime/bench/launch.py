@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -37,10 +38,23 @@ def filled(template: str, values: Mapping[str, object]) -> list[str]:
         raise ConfigError(f"the server's command line {template!r} cannot be filled in: {error!r}") from error
 
 
+def program(word: str) -> str:
+    """`llm-runtime` is the one beside this interpreter, whatever the PATH says: that one is measured."""
+    beside = Path(sys.executable).with_name("llm-runtime")
+    return str(beside) if word == "llm-runtime" and beside.exists() else word
+
+
+class LaunchedUrl(str):
+    """The URL of a server, and the process that it is."""
+
+    __slots__ = ("pid",)
+    pid: int
+
+
 @asynccontextmanager
 async def launched(
     template: str, values: Mapping[str, object], ready: str = "/v1/models"
-) -> AsyncIterator[str]:
+) -> AsyncIterator[LaunchedUrl]:
     """The URL of a server that answers `ready` with 200; `{port}` of the template is a free port of
     loopback.
 
@@ -48,7 +62,8 @@ async def launched(
     the end of the block it and all it started in its process group are gone.
     """
     port = free_port()
-    words = filled(template, {**values, "port": port})
+    first, *rest = filled(template, {**values, "port": port})
+    words = [program(first), *rest]
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as output:
         try:
@@ -64,7 +79,9 @@ async def launched(
                 output.seek(max(0, os.fstat(output.fileno()).st_size - TAIL_BYTES))
                 said = output.read().decode("utf-8", "replace").strip()
                 raise BackendError(f"{Path(words[0]).name} did not get ready: {error}\n{said}") from error
-            yield url
+            server = LaunchedUrl(url)
+            server.pid = process.pid
+            yield server
         finally:
             await _end(process)
 

@@ -18,6 +18,12 @@ DPI = 110
 MAX_POINTS = 2000
 """Of one curve; more is not to be seen."""
 
+SERVER_COUNTS = {
+    "running": "running (server)",
+    "waiting": "waiting (server)",
+    "batch_size": "batch size (server)",
+}
+
 Summary = Mapping[str, Any]
 
 
@@ -76,7 +82,7 @@ def timeline(records: Sequence[RequestRecord], samples: Sequence[Mapping[str, fl
         if levels:
             instants, counts = zip(*levels, strict=True)
             axes.step(instants, counts, where="post", alpha=0.6, label="in flight (client)")
-        for column, label in (("running", "running (server)"), ("waiting", "waiting (server)")):
+        for column, label in SERVER_COUNTS.items():
             _sampled(axes, samples, column, label)
         axes.set_xlabel("seconds since the load began")
         axes.set_ylabel("requests")

@@ -10,15 +10,29 @@ from typing import Any
 
 import orjson
 
-from llm_runtime.bench import compare, metrics, plots, stats, summary, sweep
+from llm_runtime.bench import compare, metrics, plots, scenario, stats, summary, sweep
 from llm_runtime.bench.files import read_records_of
 from llm_runtime.bench.page import Heading, Paragraph, Part, Picture, Table, as_html, as_markdown
 from llm_runtime.bench.present import LATENCY_NAMES, doubts, number
 from llm_runtime.bench.records import RequestRecord
+from llm_runtime.bench.sweep_tables import gains, rows_of
 from llm_runtime.core.errors import ConfigError
 
 WITHOUT_PLOTS = "no curves: matplotlib is missing (pip install 'llm-runtime[bench]')"
 QUANTILES = ("mean", "median", "p90", "p95", "p99")
+
+SCHEMAS = (summary.SCHEMA, sweep.SCHEMA, compare.SCHEMA, scenario.SCHEMA)
+COLUMNS: Mapping[str, tuple[str, float]] = {
+    "running": ("requests running", 1.0),
+    "waiting": ("requests waiting", 1.0),
+    "queue_wait_s": ("queue wait (ms)", 1e3),
+    "engine_wait_s": ("wait inside vLLM (ms)", 1e3),
+    "batch_size": ("batch size of a static engine", 1.0),
+    "batch_tokens": ("tokens of an engine step", 1.0),
+    "kv_usage": ("KV cache in use (%)", 100.0),
+    "gpu_utilization": ("GPU busy (%)", 100.0),
+    "gpu_memory_bytes": ("GPU memory (MiB)", 1.0 / (1024.0 * 1024.0)),
+}
 
 Summary = Mapping[str, Any]
 
@@ -60,6 +74,9 @@ def report(results: Sequence[Loaded]) -> Iterator[Part]:
     for compared in by_schema[compare.SCHEMA]:
         yield Heading(f"Comparison {compared.name}")
         yield from _comparison(compared.body)
+    for claimed in by_schema[scenario.SCHEMA]:
+        yield Heading(f"Scenario {claimed.name}")
+        yield from _scenario(claimed.body)
     yield Heading("How these were made")
     for result in results:
         yield from _origin(result)
@@ -83,9 +100,36 @@ def _figures(summaries: Mapping[str, Summary]) -> Iterator[Part]:
     yield Paragraph(
         f"Latencies count from the scheduled arrival. A dash is undefined or withheld: {stats.RULE}."
     )
+    if rows := [row for name, each in summaries.items() for row in _told_by_server(name, each)]:
+        yield Table(["the server of itself", "figure", "mean", "highest", "samples"], rows)
     for name, each in summaries.items():
         for doubt in doubts(each):
             yield Paragraph(f"{name}: {doubt}")
+
+
+def _told_by_server(name: str, each: Summary) -> Iterator[list[str]]:
+    """Means over the whole load by the server's counters, and what was seen at the samples."""
+    for column, value in (each.get("server_means") or {}).items():
+        label, scale = COLUMNS.get(column, (column, 1.0))
+        yield [name, label, number(scale * value), "-", "all"]
+    for column, found in (each.get("sampled") or {}).items():
+        if column in (each.get("server_means") or {}):
+            continue
+        label, scale = COLUMNS.get(column, (column, 1.0))
+        values = (number(scale * found[key]) for key in ("mean", "max"))
+        yield [name, label, *values, number(found["num_samples"])]
+
+
+def _scenario(body: Mapping[str, Any]) -> Iterator[Part]:
+    quick = " A quick run: its bars are those a short run can be held to." if body["quick"] else ""
+    yield Paragraph(f"{body['question']}{quick}")
+    bars = {bar["figure"]: bar for bar in body["bars"]}
+    rows = []
+    for name, figure in body["figures"].items():
+        bar = bars.get(name)
+        wanted = f"{bar['relation']} {bar['value']:g}" if bar else ""
+        rows.append([name, number(figure), wanted, ("met" if bar["met"] else "MISSED") if bar else ""])
+    yield Table(["figure", "value", "bar", ""], rows)
 
 
 def _rates(name: str, each: Summary) -> list[str]:
@@ -122,17 +166,36 @@ def _sweep(body: Mapping[str, Any]) -> Iterator[Part]:
     names = {f"{_settings(point)}{point['level']:g}, repeat {point['repeat'] + 1}": point["summary"]
              for point in body["points"]}  # fmt: skip
     yield from _figures(names)
+    rows = rows_of(body)
+    changes = [
+        [
+            row.name,
+            f"{row.level:g}",
+            *("-" if ratio is None else f"{ratio - 1:+.1%}" for ratio in by.values()),
+        ]
+        for row, by in gains(rows)
+    ]
+    if changes:
+        header = ["setting", body["parameter"], "output tokens/s", "mean TTFT", "mean E2E", "p95 E2E"]
+        yield Paragraph(f"Against {rows[0].name}, at the same level:")
+        yield Table(header, changes)
+    if plots.available() and rows:
+        picture, quantile = throughput_curve(body)
+        yield Picture(picture, f"Throughput against {quantile} E2E, by {body['parameter']}")
+        picture, quantile = throughput_curve(body, "ttft")
+        yield Picture(picture, f"Throughput against {quantile} TTFT, by {body['parameter']}")
+
+
+def throughput_curve(body: Mapping[str, Any], latency: str = "e2el") -> tuple[bytes, str]:
+    """The picture of a sweep, a curve for each setting and repeat, and the quantile it shows: p95, or the
+    median where too few requests were sent for a p95, which would leave the curve empty."""
     series: defaultdict[str, list[Summary]] = defaultdict(list)
     for point in body["points"]:
         series[f"{_settings(point)}repeat {point['repeat'] + 1}"].append(point["summary"])
-    if not plots.available() or not series:
-        return
-    for key, label in (("ttft", "TTFT"), ("e2el", "E2E")):
-        # Too few requests for a p95 would leave the curve empty.
-        all_known = all(each[f"p95_{key}_ms"] is not None for each in names.values())
-        quantile = "p95" if all_known else "median"
-        picture = plots.throughput_against(series, f"{quantile}_{key}_ms", f"{quantile} {label}")
-        yield Picture(picture, f"Throughput against {quantile} {label}, by {body['parameter']}")
+    all_known = all(point["summary"][f"p95_{latency}_ms"] is not None for point in body["points"])
+    quantile = "p95" if all_known else "median"
+    label = f"{quantile} {LATENCY_NAMES[latency]}"
+    return plots.throughput_against(series, f"{quantile}_{latency}_ms", label), quantile
 
 
 def _settings(point: Mapping[str, Any]) -> str:
@@ -156,13 +219,15 @@ def _origin(result: Loaded) -> Iterator[Part]:
         source = body["points"][0]["summary"] if body["points"] else {}
     elif body["schema"] == compare.SCHEMA:
         source = body["a"] or {}
+    definition = body.get("definition") or {}
     environment, settings = source.get("environment") or {}, source.get("settings") or {}
     facts = {
         "command": body.get("command"),
         "model": source.get("model_id"),
         "target": (settings.get("target") or {}).get("url"),
         "server": _told((source.get("server") or {}).get("before")),
-        "seed and salt": f"{settings.get('seed')}, {settings.get('salt')}",
+        "seed and salt": f"{settings['seed']}, {settings['salt']}" if settings else None,
+        "definition": definition.get("commit"),
         "commit": f"{environment.get('commit')}{' with changes' if environment.get('dirty') else ''}",
         "machine": f"{environment.get('cpu')}, {environment.get('num_cores')} cores",
         "GPUs": ", ".join(gpu["name"] for gpu in environment.get("gpus", ())) or None,
@@ -182,8 +247,7 @@ def _load(path: Path) -> Loaded:
         body = orjson.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}") from error
-    schemas = (summary.SCHEMA, sweep.SCHEMA, compare.SCHEMA)
-    if not isinstance(body, dict) or body.get("schema") not in schemas:
-        raise ConfigError(f"{path} is no result of bench run, replay, sweep or compare")
+    if not isinstance(body, dict) or body.get("schema") not in SCHEMAS:
+        raise ConfigError(f"{path} is no result of bench run, replay, sweep, compare or a scenario")
     records = read_records_of(path) if body["schema"] == summary.SCHEMA else []
     return Loaded(path.stem, body, records)

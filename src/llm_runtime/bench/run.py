@@ -21,7 +21,7 @@ from llm_runtime.bench.lag import LagProbe
 from llm_runtime.bench.ledger import Window
 from llm_runtime.bench.prompts import PromptWriter
 from llm_runtime.bench.records import RequestRecord
-from llm_runtime.bench.sampler import Sample, Sampler
+from llm_runtime.bench.sampler import Sample, Sampler, fetch_page, means_between
 from llm_runtime.bench.stats import require_numpy
 from llm_runtime.bench.traces import load_trace
 from llm_runtime.bench.workload import SessionSource, SyntheticSessions, TraceSessions
@@ -72,7 +72,7 @@ class RunResult:
     """What was measured. Durations in seconds, instants since the load's start; started_at: Unix time.
 
     load_end_s: when the last request had become due. cpu_s: of this process, from the load's start
-    to its end. interrupted: by the user.
+    to its end. interrupted: by the user. server_means: of what the server counted during the load.
     """
 
     plan: Plan
@@ -87,6 +87,7 @@ class RunResult:
     started_at: float
     interrupted: bool
     samples: Sequence[Sample] = ()
+    server_means: dict[str, float] = field(default_factory=dict)
     server: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     trace: dict[str, Any] | None = None
@@ -118,11 +119,11 @@ async def run(plan: Plan, watcher: Watcher | None = None, interrupt: Interrupt |
     async with LoadClient(plan.target) as client:
         model = plan.target.model or await client.first_model()
         await _warm_up(plan, client, _bodies(plan, model, f"{salt}:warm-up"), source.sessions, interrupt)
-        before = await facts.server_facts(client)
+        before, page = await facts.server_facts(client), await fetch_page(client)
         driver = Driver(plan, client, _bodies(plan, model, salt), source.sessions)
         interrupt.reaches(driver.stop)
         load = await _load(driver, watcher)
-        after = await facts.server_facts(client)
+        after, means = await facts.server_facts(client), means_between(page, await fetch_page(client))
         return RunResult(
             plan=plan,
             model=model,
@@ -136,6 +137,7 @@ async def run(plan: Plan, watcher: Watcher | None = None, interrupt: Interrupt |
             started_at=load.started_at,
             interrupted=interrupt.requested,
             samples=load.samples,
+            server_means=means,
             server={"before": before, "after": after},
             environment=environment,
             trace=source.trace,

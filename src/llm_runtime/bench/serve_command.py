@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 
 def serve_command(backend: str, settings: Mapping[str, object]) -> str:
-    """settings: names and values as `-o` takes them. The program is the one beside this interpreter."""
-    program = shlex.quote(str(Path(sys.executable).with_name("llm-runtime")))
+    """settings: names and values as `-o` takes them; `{name}` in a value is one of the template's. The
+    program is the one beside this interpreter, see `launch`."""
     options = "".join(f" -o {shlex.quote(f'{name}={_text(value)}')}" for name, value in settings.items())
-    return f"{program} serve --port {{port}} -o backend={backend}{options}"
+    return f"llm-runtime serve --port {{port}} -o backend={backend}{options}"
 
 
 def _text(value: object) -> str:

@@ -18,6 +18,7 @@ from llm_runtime.bench.facts import without_folders
 from llm_runtime.bench.metrics import Rates
 from llm_runtime.bench.records import RequestRecord, Status
 from llm_runtime.bench.run import RunResult
+from llm_runtime.bench.sampler import summarised
 from llm_runtime.bench.settings_json import plan_settings
 from llm_runtime.bench.verdict import ClientHealth, client_health, judge
 
@@ -69,6 +70,8 @@ def summarise(result: RunResult, command: str | None = None) -> dict[str, Any]:
             "command": command,
             "server": result.server,
             "environment": result.environment,
+            "server_means": result.server_means,
+            "sampled": summarised(result.samples),
             "samples": [{"at_s": round(s.at_s, 3), **s.values} for s in result.samples],
         }
     )

@@ -5,19 +5,23 @@ Repeats go round all levels before any is repeated, so that a drift of the machi
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from llm_runtime.bench import metrics
 from llm_runtime.bench.config import ClosedLoop, OpenLoop, Plan
 from llm_runtime.bench.launch import launched
+from llm_runtime.bench.records import RequestRecord
 from llm_runtime.bench.run import Interrupt, Interrupted, Watcher, run
-from llm_runtime.bench.summary import summarise
+from llm_runtime.bench.summary import latency_keys, summarise
 from llm_runtime.core.errors import ConfigError
 
 SCHEMA = "llm-runtime-bench-sweep/1"
+PER_RUN = ("output_throughput", "request_throughput", "duration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,13 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run: at this level, of this repeat, on a server with these settings."""
+    """One run: at this level, of this repeat, on a server with these settings. records: measured."""
 
     level: float
     repeat: int
     server: Mapping[str, str]
     summary: dict[str, Any]
+    records: Sequence[RequestRecord] = ()
 
 
 async def sweep(
@@ -87,10 +92,11 @@ async def sweep(
             for repeat in range(repeats):
                 for level in levels.plans(replace(served, seed=plan.seed + repeat)):
                     try:
-                        summary = summarise(await run(level, watcher, interrupt))
+                        result = await run(level, watcher, interrupt)
                     except Interrupted:
                         return points
-                    points.append(Point(level_of(level), repeat, settings, summary))
+                    records = metrics.measured(result.records)
+                    points.append(Point(level_of(level), repeat, settings, summarise(result), records))
                     if interrupt.requested:
                         return points
     return points
@@ -108,8 +114,45 @@ def as_json(points: Sequence[Point], levels: Levels, command: str | None = None)
         "schema": SCHEMA,
         "command": command,
         "parameter": "concurrency" if levels.concurrencies else "rate",
-        "points": [asdict(point) for point in points],
+        "points": [
+            {"level": p.level, "repeat": p.repeat, "server": dict(p.server), "summary": p.summary}
+            for p in points
+        ],
+        "pooled": pooled(points),
     }
+
+
+def pooled(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """For each setting and level, all repeats together: latencies of all their requests, so that short runs
+    can have percentiles too, and the mean and extremes of what is one figure per run."""
+    groups: dict[tuple[tuple[tuple[str, str], ...], float], list[Point]] = {}
+    for point in points:
+        groups.setdefault((tuple(point.server.items()), point.level), []).append(point)
+    return [
+        {
+            "server": dict(settings),
+            "level": level,
+            "num_repeats": len(group),
+            "num_prompts": sum(point.summary["num_prompts"] for point in group),
+            "failed": sum(point.summary["failed"] for point in group),
+            **{key: _spread([point.summary[key] for point in group]) for key in PER_RUN},
+            "queue_wait_ms": _spread([_queue_wait_ms(point.summary) for point in group]),
+            **latency_keys([record for point in group for record in point.records], 0),
+        }
+        for (settings, level), group in groups.items()
+    ]
+
+
+def _queue_wait_ms(summary: Mapping[str, Any]) -> float | None:
+    wait_s = summary["server_means"].get("queue_wait_s")
+    return None if wait_s is None else 1e3 * wait_s
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return None
+    return {"mean": statistics.fmean(known), "min": min(known), "max": max(known)}
 
 
 def _closed(plan: Plan) -> ClosedLoop:

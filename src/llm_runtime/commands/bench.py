@@ -204,7 +204,9 @@ def sweep(
 
 @app.command()
 def report(
-    results: Annotated[list[Path], typer.Argument(help="Result files of run, replay, sweep or compare.")],
+    results: Annotated[
+        list[Path], typer.Argument(help="Result files of run, replay, sweep, compare or scenarios.")
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Page to write: .html or .md.", metavar="FILE")
     ] = Path("report.html"),

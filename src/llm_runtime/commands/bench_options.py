@@ -85,6 +85,10 @@ class TargetOptions:
         list[str] | None, typer.Option(help="Another Prometheus page to sample, such as DCGM's.")
     ] = None
 
+    sample_interval_s: Annotated[
+        float, typer.Option(help="Between two samples of the server's own page.")
+    ] = 1.0
+
     def target(self) -> Target:
         import json
 
@@ -287,6 +291,7 @@ def _plan(
         traffic.salt,
         traffic.tokens_per_word,
         target.allow_estimates,
+        sample_interval_s=target.sample_interval_s,
         metrics_urls=tuple(target.metrics_url or ()),
     )
     check(plan)

@@ -26,6 +26,7 @@ class Batching(StrEnum):
 
 
 class BackendState(StrEnum):
+    ABSENT = "absent"  # a place for an engine that runs elsewhere, and nobody has taken it
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"

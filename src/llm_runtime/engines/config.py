@@ -67,7 +67,8 @@ class VllmConfig:
     command: the program with its first arguments, as a shell would split them, instead of vLLM's own
     entry point. python: the interpreter of vLLM's environment; None looks for one (see docs/engines.md).
     port: on loopback; None: a private Unix socket. gpu_memory_utilization: share of the GPU's memory.
-    max_model_len: tokens of prompt and answer together. extra_arguments: for `vllm serve`, as a shell
+    max_model_len: tokens of prompt and answer together. max_num_batched_tokens: in one step of the engine.
+    dtype: of weights and arithmetic; auto: as the weights say. extra_arguments: for `vllm serve`, as a shell
     would split them. start_timeout_s: loading and compiling a large model takes minutes.
     """
 
@@ -76,6 +77,8 @@ class VllmConfig:
     port: Annotated[int, Ge(1), Le(65535)] | None = None
     gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
     max_model_len: Annotated[int, Ge(1)] | None = None
+    max_num_batched_tokens: Annotated[int, Ge(1)] | None = None
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     prefix_caching: bool = True
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     extra_arguments: str = ""

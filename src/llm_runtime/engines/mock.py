@@ -31,11 +31,16 @@ class MockBatch:
     """A batch under way. Implements `Run`; owned by the backend.
 
     One timer steps all members at absolute instants, so that lateness never adds up. It rests while
-    every member stands still.
+    every member stands still. started_at: of the loop's clock; on_over: told when the engine was free.
     """
 
     def __init__(
-        self, works: Sequence[Work], config: MockConfig, clock: Clock, on_over: Callable[[], None]
+        self,
+        works: Sequence[Work],
+        config: MockConfig,
+        clock: Clock,
+        started_at: float,
+        on_over: Callable[[float], None],
     ) -> None:
         self._streams = {
             work.request.id: MockStream(work, config.context_tokens, self._drained) for work in works
@@ -46,7 +51,7 @@ class MockBatch:
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         self.progressed_at = clock.now()
-        self._next_at = self._loop.time() + config.prefill_latency_ms / 1000.0 + self._step_s
+        self._next_at = started_at + config.prefill_latency_ms / 1000.0 + self._step_s
         self._timer: asyncio.TimerHandle | None = self._loop.call_at(self._next_at, self._step)
         for work in works:
             work.lease.run()
@@ -77,7 +82,7 @@ class MockBatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._on_over()
+        self._on_over(self._loop.time())
 
     def _step(self) -> None:
         self._timer = None
@@ -98,7 +103,7 @@ class MockBatch:
         ended = [stream for stream in self._live if stream.ended]
         self._live = [stream for stream in self._live if not stream.ended]
         if not self._live:
-            self._on_over()  # before the last lease: its end may bring the next batch
+            self._on_over(self._next_at)  # before the last lease: its end may bring the next batch
         for stream in ended:
             stream.lease.free()
 
@@ -130,6 +135,7 @@ class MockBackend:
         )
         self._status = BackendStatus(BackendState.STARTING)
         self._batch: MockBatch | None = None
+        self._free_at: float | None = None
         self._progressed_at: float | None = None
         self._on_change: Callable[[], None] | None = None
 
@@ -151,17 +157,28 @@ class MockBackend:
         self._status = BackendStatus(BackendState.READY)
 
     def open(self, batch: Sequence[Work]) -> Run:
-        """Raises RuntimeError if a batch is under way: that is the caller's mistake."""
+        """Raises RuntimeError if a batch is under way: that is the caller's mistake.
+
+        A batch that follows another at once starts when that one was due to end, not when our timer
+        noticed: an engine that is never idle keeps exact time.
+        """
         if self._batch is not None:
             raise RuntimeError("the mock engine runs one batch at a time")
-        run = self._batch = MockBatch(batch, self._config, self._clock, self._over)
+        started_at = asyncio.get_running_loop().time() if self._free_at is None else self._free_at
+        run = self._batch = MockBatch(batch, self._config, self._clock, started_at, self._over)
         if self._status.state is not BackendState.READY:
             asyncio.get_running_loop().call_soon(run.close, BackendUnavailable("The engine is stopped."))
         return run
 
-    def _over(self) -> None:
+    def _over(self, free_at: float) -> None:
         self._progressed_at = self.signs_of_life()
         self._batch = None
+        self._free_at = free_at
+        asyncio.get_running_loop().call_soon(self._idle)
+
+    def _idle(self) -> None:
+        """Whoever comes from now on was not waiting when the engine became free."""
+        self._free_at = None
 
     def signs_of_life(self) -> float | None:
         return self._progressed_at if self._batch is None else self._batch.progressed_at

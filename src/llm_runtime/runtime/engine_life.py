@@ -40,5 +40,6 @@ class EngineLife:
         status = self._replica.backend.status
         if status.state is not self._known:
             self._known = status.state
-            self._events.engine_state(self._replica.id, status.state.value, status.reason)
+            if status.state is not BackendState.ABSENT:
+                self._events.engine_state(self._replica.id, status.state.value, status.reason)
         self._on_change()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.pools import Pool
 from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.telemetry.base import PoolReading, ReplicaReading, RuntimeReading
@@ -37,6 +38,7 @@ def _replicas(pool: Pool) -> list[ReplicaReading]:
             suspect=replica.suspect,
         )
         for replica in pool.dispatcher.replicas.values()
+        if replica.backend.status.state is not BackendState.ABSENT
     ]
 
 

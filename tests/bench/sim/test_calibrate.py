@@ -13,6 +13,7 @@ from llm_runtime.bench.records import RequestRecord
 from llm_runtime.bench.sim.calibrate import (
     Calibration,
     Effort,
+    Measured,
     as_json,
     compared,
     computed_tokens,
@@ -26,6 +27,7 @@ from llm_runtime.bench.sim.config import ContinuousModel, ReplicaConfig, SimConf
 from llm_runtime.bench.sim.curve import through
 from llm_runtime.bench.sim.feed import PlanFeed
 from llm_runtime.bench.sim.simulation import simulate
+from llm_runtime.bench.workload import SyntheticSessions
 from llm_runtime.core.errors import BackendError
 from tests.bench.builders import answered, failed, whole
 from tests.bench.sim.builders import ask, fifo, run_of
@@ -44,9 +46,12 @@ def test_the_right_model_has_no_error_and_a_wrong_one_has(load: ClosedLoop | Ope
     plan = Plan(Target("http://x"), load, TRAFFIC, Limits(requests=60), seed=3)
     records = records_of(plan, 0.002)
     measured = compared(records)
-    assert simulated_figures(plan, records, MODEL, 0.004) == pytest.approx(measured, rel=1e-6)
+    source = SyntheticSessions(plan.traffic, plan.seed)
+    assert simulated_figures(plan, source, records, Measured(MODEL, 0.004, {})) == pytest.approx(
+        measured, rel=1e-6
+    )
     slower = ContinuousModel(4, through([(0, 0), (1, 0.02), (4, 0.05)]), 0.004, 16)
-    wrong = simulated_figures(plan, records, slower, 0.004)
+    wrong = simulated_figures(plan, source, records, Measured(slower, 0.004, {}))
     assert wrong["mean_tpot_ms"] > 1.3 * measured["mean_tpot_ms"]
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from llm_runtime.bench.scenarios import replay_sim
 from llm_runtime.bench.sim.replay import ask_of, copies, turned
+from llm_runtime.bench.trace_data import entries_of
 from llm_runtime.bench.traces import TraceEntry
 from llm_runtime.core.errors import ConfigError
 
@@ -50,6 +50,6 @@ def test_an_empty_prompt_and_an_empty_answer_count_one_token() -> None:
     assert (ask.prompt_tokens, ask.output_tokens, ask.max_tokens) == (1, 1, 1)
 
 
-def test_a_trace_that_is_not_there_is_told_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"nothing\.csv is not there"):
-        replay_sim.entries_of("nothing.csv")
+def test_a_trace_that_is_not_there_is_told_by_name_and_where_it_comes_from() -> None:
+    with pytest.raises(ConfigError, match=r"azure_nothing\.csv is not there.*benchmarks/traces.*Azure"):
+        entries_of("azure_nothing.csv")

@@ -74,24 +74,30 @@ COUNTERPART = {"batch_8": "fifo", "batch_16_long": "fifo_long"}
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """requests: at least so many of a run, and so many for each client."""
+    """requests of a run: at least min_requests, so many for each client, and enough for so many batches,
+    because the batches at both ends of a run are not full and should weigh little."""
 
     rounds: int
     levels: tuple[int, ...]
     min_requests: int
     requests_per_client: int
+    batches: int
+
+    def requests(self, mode: Mode, level: int) -> int:
+        full = min(mode.batch, level)
+        return max(
+            self.min_requests, self.requests_per_client * level, self.batches * full if full > 1 else 0
+        )
 
 
-FULL = Size(3, (1, 8, 16, 32, 64), 96, 4)
-QUICK = Size(1, (1, 8, 64), 64, 2)
+FULL = Size(2, (1, 8, 16, 32, 64), 64, 2, 120)
+QUICK = Size(1, (1, 8, 64), 64, 2, 0)
 
 
 def plan_of(url: str, mode: Mode, level: int, size: Size, seed: int) -> Plan:
     traffic = TrafficClass(input_tokens=Fixed(16), output_tokens=Fixed(mode.output_tokens))
-    requests = max(size.min_requests, size.requests_per_client * level)
-    return Plan(
-        Target(url, ignore_eos=True), ClosedLoop(level), (traffic,), Limits(requests=requests), seed=seed
-    )
+    limits = Limits(requests=size.requests(mode, level))
+    return Plan(Target(url, ignore_eos=True), ClosedLoop(level), (traffic,), limits, seed=seed)
 
 
 def simulated(mode: Mode, level: int, size: Size, round_trip_s: float) -> float:

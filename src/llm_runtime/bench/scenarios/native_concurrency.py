@@ -1,37 +1,37 @@
 """What the runtime costs and what concurrency gains, on the real embedded engine.
 
-Two servers of the same engine, same model, threads, prefill batch and slots: llama.cpp's own HTTP
-server, and the runtime in front of an engine of its own. They are loaded in turn, round by round, with
-unique prompts. One request in flight is the single-worker baseline.
+One engine process is loaded in turn through the runtime that owns it, and past the runtime at llama.cpp's
+own HTTP server, on the very same socket: so nothing differs but the path, neither threads, slots and batch
+nor what two processes of one program never have alike (memory layout). Turns are short and alternate,
+because the speed of a shared machine wanders. Prompts are unique. One request in flight is the
+single-worker baseline.
 """
 
 from __future__ import annotations
 
-import shlex
 import statistics
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llm_runtime.bench.config import ClosedLoop, Limits, Plan, Target, TrafficClass
-from llm_runtime.bench.engine_commands import MODEL, llama_cpp_command
-from llm_runtime.bench.launch import launched
+from llm_runtime.bench.embedded import embedded_engine
+from llm_runtime.bench.engine_commands import MODEL
 from llm_runtime.bench.lengths import Fixed
 from llm_runtime.bench.run import run
 from llm_runtime.bench.scenario import Bar, Result, Scenario
+from llm_runtime.bench.stats import mean_interval
 from llm_runtime.bench.summary import summarise
 
 NUM_SLOTS = 8
 CONTEXT_TOKENS = 2048
 PREFILL_BATCH = 16
 INPUT_TOKENS = 24
-OUTPUT_TOKENS = 48
+OUTPUT_TOKENS = 32
 THREADS = (1, 2)
 LEVELS = (1, 4, 8, 16)
-ROUNDS = 5
-REQUESTS_PER_CLIENT = 2
-MIN_REQUESTS = 6  # so that a case of one client lasts seconds, not one
+ROUNDS = 12
+MIN_REQUESTS = 2  # of a turn; otherwise one for each client
 KEPT = (
     "output_throughput", "median_ttft_ms", "median_itl_ms", "median_e2el_ms", "p95_e2el_ms", "completed",
     "failed", "duration",
@@ -43,69 +43,74 @@ class Size:
     threads: tuple[int, ...]
     levels: tuple[int, ...]
     rounds: int
-    requests_per_client: int
 
 
-FULL = Size(THREADS, LEVELS, ROUNDS, REQUESTS_PER_CLIENT)
-QUICK = Size((1,), (1, 8), 1, 2)
+FULL = Size(THREADS, LEVELS, ROUNDS)
+QUICK = Size((1,), (1, 8), 2)
+
+Turn = dict[str, Any]
 
 
 async def measure(quick: bool) -> Result:
     size = QUICK if quick else FULL
-    ratios: dict[str, list[float]] = {}
-    throughput: dict[str, list[float]] = {}
     rounds: list[dict[str, Any]] = []
     for threads in size.threads:
-        async with (
-            launched(_direct(threads), {}, "/health") as direct,
-            launched(_runtime_command(threads), {}, "/health/ready") as runtime,
-        ):
+        async with embedded_engine(_settings(threads)) as (runtime, engine):
+            paths = {
+                "direct": Target(engine.url(), api_key=engine.key(), model=MODEL, ignore_eos=True),
+                "runtime": Target(runtime, model=MODEL, ignore_eos=True),
+            }
+            for target in paths.values():
+                await _load(target, NUM_SLOTS, seed=-1)  # warm-up
             for number in range(size.rounds):
                 for level in size.levels:
-                    pair = [("direct", direct), ("runtime", runtime)]
-                    found = {}
-                    for name, url in pair if number % 2 == 0 else reversed(pair):
-                        found[name] = await _load(url, level, size.requests_per_client, number)
-                    key = f"threads_{threads}_streams_{level}"
-                    rounds.append({"case": key, "round": number, **found})
-                    rates = {name: summary["output_throughput"] for name, summary in found.items()}
-                    ratios.setdefault(key, []).append(rates["runtime"] / rates["direct"])
-                    throughput.setdefault(key, []).append(rates["runtime"])
-    medians = {key: statistics.median(values) for key, values in throughput.items()}
-    figures: dict[str, float | None] = {
-        f"runtime_over_direct_{key}": statistics.median(values) for key, values in ratios.items()
-    }
-    figures["worst_runtime_over_direct"] = min(value for value in figures.values() if value is not None)
+                    order = list(paths) if number % 2 == 0 else list(reversed(paths))
+                    found = {name: await _load(paths[name], level, number) for name in order}
+                    rounds.append({"case": f"threads_{threads}_streams_{level}", "round": number, **found})
+    figures: dict[str, float | None] = {}
+    rates: dict[str, dict[str, float]] = {}
+    intervals: dict[str, object] = {}
+    for case in dict.fromkeys(each["case"] for each in rounds):
+        turns = [each for each in rounds if each["case"] == case]
+        figures[f"runtime_over_direct_{case}"] = _ratio(turns)
+        intervals[case] = mean_interval([_paired(turn) for turn in turns], seed=0)
+        rates[case] = {name: _rate([turn[name] for turn in turns]) for name in ("direct", "runtime")}
+    worst = min(value for value in figures.values() if value is not None)
+    figures["worst_runtime_over_direct"] = worst
+    figures["mean_runtime_over_direct"] = statistics.fmean(map(_paired, rounds))
     for threads in size.threads:
-        figures[f"gain_8_over_1_threads_{threads}"] = (
-            medians[f"threads_{threads}_streams_8"] / medians[f"threads_{threads}_streams_1"]
-        )
-    figures["failed"] = sum(r[name]["failed"] for r in rounds for name in ("direct", "runtime"))
-    return Result(figures, {"tokens_per_s_through_the_runtime": medians, "rounds": rounds})
+        of = f"threads_{threads}_streams_"
+        figures[f"gain_8_over_1_threads_{threads}"] = rates[f"{of}8"]["runtime"] / rates[f"{of}1"]["runtime"]
+    figures["failed"] = sum(turn[name]["failed"] for turn in rounds for name in ("direct", "runtime"))
+    return Result(figures, {"tokens_per_s": rates, "paired_ratio_intervals": intervals, "rounds": rounds})
 
 
-def _direct(threads: int) -> str:
-    return llama_cpp_command(
-        num_threads=threads, num_slots=NUM_SLOTS, context_tokens=CONTEXT_TOKENS, num_batch=PREFILL_BATCH
-    )
+def _ratio(turns: Sequence[Turn]) -> float:
+    """Of all tokens over all the time, so that a long turn weighs what it lasted."""
+    return _rate([turn["runtime"] for turn in turns]) / _rate([turn["direct"] for turn in turns])
 
 
-def _runtime_command(threads: int) -> str:
-    program = Path(sys.executable).with_name("llm-runtime")
-    settings = {
+def _paired(turn: Turn) -> float:
+    return float(turn["runtime"]["output_throughput"] / turn["direct"]["output_throughput"])
+
+
+def _rate(summaries: Sequence[Turn]) -> float:
+    tokens = sum(each["output_throughput"] * each["duration"] for each in summaries)
+    return float(tokens / sum(each["duration"] for each in summaries))
+
+
+def _settings(threads: int) -> dict[str, object]:
+    return {
         "n_threads": threads,
         "native_backend_concurrency": NUM_SLOTS,
         "n_ctx": CONTEXT_TOKENS,
         "engines.llama_cpp.n_batch": PREFILL_BATCH,
     }
-    options = " ".join(f"-o {name}={value}" for name, value in settings.items())
-    return f"{shlex.quote(str(program))} serve --port {{port}} {options}"
 
 
-async def _load(url: str, level: int, requests_per_client: int, seed: int) -> dict[str, Any]:
+async def _load(target: Target, level: int, seed: int) -> dict[str, Any]:
     traffic = TrafficClass(input_tokens=Fixed(INPUT_TOKENS), output_tokens=Fixed(OUTPUT_TOKENS))
-    target = Target(url, model=MODEL, ignore_eos=True)
-    limits = Limits(requests=max(level * requests_per_client, MIN_REQUESTS))
+    limits = Limits(requests=max(level, MIN_REQUESTS))
     summary = summarise(await run(Plan(target, ClosedLoop(level), (traffic,), limits, seed=seed)))
     return {key: summary.get(key) for key in KEPT}
 

@@ -130,6 +130,7 @@ async def measure(quick: bool) -> Result:
     rounds = 1 if quick else 5
     given = sessions()
     found: dict[str, list[dict[str, float | None]]] = {name: [] for name in ARMS}
+    low_ttfts_ms: dict[str, list[list[float]]] = {name: [] for name in ARMS}
     num_failed = 0
     for number in range(rounds):
         names = list(ARMS)
@@ -140,6 +141,7 @@ async def measure(quick: bool) -> Result:
                 records = await play_on_time(given_plan(target, given), given)
             num_failed += len(records) - len(metrics.completed(records))
             found[name].append(figures_of(records))
+            low_ttfts_ms[name].append([1e3 * ttft_s for ttft_s in ttfts_s(records, "low")])
     figures: dict[str, float | None] = {}
     for name, each in found.items():
         for figure in each[0]:
@@ -157,6 +159,7 @@ async def measure(quick: bool) -> Result:
     details: dict[str, Any] = {
         "simulated": models,
         "rounds": found,
+        "low_ttfts_ms": low_ttfts_ms,
         "high_mean_ttft_below_fifo": {
             name: 1 - (model["high_mean_ttft_ms"] or 0.0) / (models["fifo"]["high_mean_ttft_ms"] or 1.0)
             for name, model in models.items()

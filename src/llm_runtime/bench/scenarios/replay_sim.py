@@ -11,10 +11,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from llm_runtime import __file__ as package_file
 from llm_runtime.bench import stats
 from llm_runtime.bench.scenario import Bar, Result, Scenario
 from llm_runtime.bench.sim.config import ContinuousModel, SimConfig, fleet
@@ -24,11 +22,9 @@ from llm_runtime.bench.sim.policies import scheduled
 from llm_runtime.bench.sim.replay import copies
 from llm_runtime.bench.sim.result import SimResult
 from llm_runtime.bench.sim.simulation import simulate
-from llm_runtime.bench.traces import TraceEntry, parse_trace
-from llm_runtime.core.errors import ConfigError
+from llm_runtime.bench.trace_data import entries_of
 from llm_runtime.scheduling.config import SchedulingConfig
 
-FOLDER = Path("..") / "shared" / "data"
 GPU = ContinuousModel(
     num_slots=64,
     step_s=line(0.0120, 0.00012),
@@ -58,14 +54,6 @@ QUICK: Mapping[str, Case] = {
     **{name: case for name, case in FULL.items() if case.copies == 1},
     "azure_conv_fleet": Case("azure_llm_2023_conv.csv", 2, 200),
 }
-
-
-def entries_of(file: str) -> list[TraceEntry]:
-    """Raises ConfigError where the traces are not beside the checkout."""
-    path = Path(package_file).parents[2] / FOLDER / file
-    if not path.exists():
-        raise ConfigError(f"the trace {file} is not there: {FOLDER} beside the checkout holds the traces")
-    return parse_trace(path.read_text(encoding="utf-8-sig"))
 
 
 def replayed(case: Case) -> tuple[SimResult, float]:

@@ -54,9 +54,35 @@ class Calibration:
     details: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """model and alone_s: as in `Calibration`. points: what they were made from."""
+
+    model: ContinuousModel
+    alone_s: float
+    points: Mapping[str, Any]
+
+
 async def calibrate(target: Target, *, num_slots: int, batch_tokens: int, effort: Effort) -> Calibration:
     """Raises BackendError when a request failed. target: asked to ignore the
     end of text, so that lengths are as ordered."""
+    found = await measured_model(target, num_slots=num_slots, batch_tokens=batch_tokens, effort=effort)
+    model, alone_s = found.model, found.alone_s
+    errors: dict[str, Mapping[str, float]] = {}
+    figures: dict[str, Any] = {}
+    for name, plan in heldout_plans(target, model, effort).items():
+        result = await run(plan)
+        records = metrics.measured(result.records)
+        measured = compared(records)
+        source = SyntheticSessions(plan.traffic, plan.seed)
+        simulated = simulated_figures(plan, source, records, found)
+        errors[name] = {key: simulated[key] / value - 1 for key, value in measured.items()}
+        figures[name] = {"measured": measured, "simulated": simulated}
+    return Calibration(model, alone_s, errors, {**found.points, "heldout": figures})
+
+
+async def measured_model(target: Target, *, num_slots: int, batch_tokens: int, effort: Effort) -> Measured:
+    """The model alone, judged by nothing. Raises as `calibrate`."""
     prefill = await _prefill_points(target, effort)
     per_token_s, alone_s = fitted(prefill)
     steps = await _step_points(target, effort)
@@ -66,15 +92,7 @@ async def calibrate(target: Target, *, num_slots: int, batch_tokens: int, effort
         prefill_s_per_token=per_token_s,
         batch_tokens=batch_tokens,
     )
-    errors: dict[str, Mapping[str, float]] = {}
-    figures: dict[str, Any] = {}
-    for name, plan in heldout_plans(target, model, effort).items():
-        result = await run(plan)
-        records = metrics.measured(result.records)
-        measured, simulated = compared(records), simulated_figures(plan, records, model, alone_s)
-        errors[name] = {key: simulated[key] / value - 1 for key, value in measured.items()}
-        figures[name] = {"measured": measured, "simulated": simulated}
-    return Calibration(model, alone_s, errors, {"prefill": prefill, "steps": steps, "heldout": figures})
+    return Measured(model, alone_s, {"prefill": prefill, "steps": steps})
 
 
 # ---- measuring
@@ -174,12 +192,12 @@ class CountedSessions:
 
 
 def simulated_figures(
-    plan: Plan, records: Sequence[RequestRecord], model: ContinuousModel, alone_s: float
+    plan: Plan, source: SessionSource, records: Sequence[RequestRecord], found: Measured
 ) -> dict[str, float]:
-    sessions = CountedSessions(SyntheticSessions(plan.traffic, plan.seed), records)
-    config = SimConfig((ReplicaConfig(model),), network_s=alone_s / 2)
-    result = simulate(config, PlanFeed(plan, sessions), scheduled(SchedulingConfig()))
-    return compared(result.records)
+    """What the model makes of a plan whose requests had the lengths that the server counted."""
+    config = SimConfig((ReplicaConfig(found.model),), network_s=found.alone_s / 2)
+    feed = PlanFeed(plan, CountedSessions(source, records))
+    return compared(simulate(config, feed, scheduled(SchedulingConfig())).records)
 
 
 def compared(records: Sequence[RequestRecord]) -> dict[str, float]:

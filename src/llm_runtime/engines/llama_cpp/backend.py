@@ -52,6 +52,11 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
         )
         super().__init__(info, host.supervision, self._start_life)
 
+    @property
+    def abilities(self) -> TemplateAbilities:
+        """Of the model's chat template; none before the engine is ready."""
+        return self._abilities
+
     def check(self, request: RuntimeRequest) -> None:
         check(request, self._abilities)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from llm_runtime.core.errors import InvalidRequest
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.engines.request_fields import WITHOUT_EFFECT
 
 _SAMPLING = frozenset(
     {
@@ -39,13 +40,6 @@ _PASSED: Mapping[EndpointKind, frozenset[str]] = {
 
 _RENAMED = {"repetition_penalty": "repeat_penalty"}
 
-_WITHOUT_EFFECT = frozenset(
-    {
-        "model", "user", "metadata", "store", "safety_identifier", "prediction", "prompt_cache_key",
-        "prompt_cache_options", "prompt_cache_retention",
-    }
-)  # fmt: skip
-"""Labels and hints: an answer without them is the answer that was asked for."""
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
@@ -77,7 +71,7 @@ def check(request: RuntimeRequest, abilities: TemplateAbilities) -> None:
     """Raises InvalidRequest naming the first field that would be ignored or that breaks the engine."""
     passed = _PASSED[request.kind]
     for name, value in request.body.items():
-        if name in _WITHOUT_EFFECT or (name in _NEUTRAL and value in _NEUTRAL[name]):
+        if name in WITHOUT_EFFECT or (name in _NEUTRAL and value in _NEUTRAL[name]):
             continue
         if name in passed:
             _check_value(request, name, abilities)

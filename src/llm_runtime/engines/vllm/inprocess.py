@@ -146,6 +146,7 @@ class VllmInProcessBackend(ChildBackend[InProcessLife]):
             context_tokens=config.max_model_len,
             endpoints=GENERATIONS,
             model_created=model_created,
+            content_parts=None,  # vLLM knows what its model takes, and says so
         )
         super().__init__(info, host.supervision, self._start_life)
 

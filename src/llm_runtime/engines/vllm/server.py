@@ -57,6 +57,7 @@ class VllmBackend(ChildBackend[VllmLife]):
             context_tokens=config.max_model_len,
             endpoints=frozenset(PATHS),
             model_created=model_created,
+            content_parts=None,  # vLLM knows what its model takes, and says so
         )
         super().__init__(info, host.supervision, self._start_life)
 

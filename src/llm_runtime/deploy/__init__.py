@@ -1,0 +1,1 @@
+"""Composition roots beyond one process."""
