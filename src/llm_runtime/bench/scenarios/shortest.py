@@ -46,7 +46,7 @@ KINDS: Mapping[str, tuple[float, tuple[int, int], tuple[int, int]]] = {
 DIVIDED_BY, REAL_SIZE, REAL_BACKLOG = 4, 0.04, 16
 SEEDS, QUICK_SEEDS = range(30), range(4)
 BENCH = Bench(num_threads=2)
-SHORTEST = SchedulingConfig(policy="shortest")
+SHORTEST = SchedulingConfig(policy="shortest", shortest_reserve_slots=1)
 
 
 def draw(seed: int, size: float, *, divided_by: int = 1, backlog: int = 0) -> list[Ask]:
@@ -84,6 +84,7 @@ ARMS: Mapping[str, Arm] = {
     "engine": ENGINE,
     "fifo": FIFO,
     "shortest": Arm(SHORTEST),
+    "every_slot": Arm(SchedulingConfig(policy="shortest")),
     "wrong": Arm(SHORTEST, guess=opposite),
     "turned_wrong": Arm(SHORTEST, guess=partial(opposite, from_share=0.5)),
 }
@@ -114,6 +115,8 @@ def told(found: Sequence[Mapping[str, Figures]]) -> dict[str, float | None]:
         "short_mean_better_than_engine": ratios(found, "engine", "shortest", "short_mean_s").mean,
         "long_p99_by_fifo": ratios(found, "shortest", "fifo", "long_p99_s").mean,
     }
+    if "every_slot" in found[0]:
+        figures["every_slot_short_mean_better"] = ratios(found, "fifo", "every_slot", "short_mean_s").mean
     for name in ("wrong", "turned_wrong"):
         if name in found[0]:
             figures[f"{name}_mean_by_fifo"] = ratios(found, name, "fifo", "mean_s").mean
