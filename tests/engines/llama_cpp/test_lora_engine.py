@@ -56,10 +56,10 @@ async def say(backend: LlamaCppBackend, *models: str) -> list[str]:
 
 async def test_each_request_gets_the_adapter_it_names(tmp_path: Path) -> None:
     loud = write_adapter(tmp_path / "loud.gguf", 1, 0.2)
-    async with running(tmp_path / "plain") as backend:
+    async with running(tmp_path) as backend:
         (base,) = await say(backend, MODEL)
     adapters = (f"loud={loud}", f"mute={loud}:0")
-    async with running(tmp_path / "adapted", lora_adapters=adapters) as backend:
+    async with running(tmp_path, lora_adapters=adapters) as backend:
         assert backend.info.names == (MODEL, "loud", "mute")
         first, second, mute, again = await say(backend, MODEL, "loud", "mute", MODEL)
         assert first == mute == again == base
