@@ -63,10 +63,10 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
         return self._abilities
 
     def check(self, request: RuntimeRequest) -> None:
-        check(request, self._abilities)
         if request.kind is EndpointKind.EMBEDDINGS and request.model != self.info.model:
             message = f"The adapter '{request.model}' serves chat and completions, not embeddings."
             raise InvalidRequest(message, param="model", reason="unsupported_parameter")
+        check(request, self._abilities)
 
     # ---- the engine's lives
 
