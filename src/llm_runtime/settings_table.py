@@ -126,6 +126,9 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "Serves embeddings too, of the last token, from the same engine and slots. A `server_binary` of "
             "before 2026 may then refuse to chat."
         ),
+        "engines.llama_cpp.lora_adapters": Row(
+            "LoRA adapters (GGUF), each `NAME=FILE[:SCALE]` and served as a model of that name."
+        ),
         "engines.vllm.command": Row(
             "Program (with first arguments) that starts a vLLM server, instead of vLLM's own entry point.",
             "VLLM_COMMAND",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from llm_runtime.bench.sampler import Page, Sample, read_page, summarised
-from tests.bench.loads import measure
+from llm_runtime.bench.stub import serve
+from tests.bench.loads import QUICK, measure
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -91,3 +92,13 @@ async def test_a_load_is_sampled_while_it_runs() -> None:
     instants = [sample["at_s"] for sample in samples]
     assert instants == sorted(instants)
     assert instants[-1] <= measured.result.end_s
+
+
+async def test_pages_beside_the_target_are_sampled_and_say_their_version() -> None:
+    async with serve(QUICK) as other:
+        place = f"127.0.0.1:{other.port}"
+        urls = (f"http://{place}/metrics", "http://127.0.0.1:1/metrics")
+        measured = await measure(requests=30, sample_interval_s=0.02, metrics_urls=urls)
+    assert measured.summary["server"]["beside"] == {place: {"version": "stub"}, "127.0.0.1:1": None}
+    # Two pages are looked at: the target's own and this one, which has nothing to do.
+    assert 0 in {sample["running"] for sample in measured.summary["samples"]}

@@ -78,13 +78,6 @@ def test_every_scenario_is_found_by_its_name_and_has_bars() -> None:
         framework.find("nothing")
 
 
-def test_every_scenario_is_on_the_page() -> None:
-    page = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-    rows = re.findall(r"^\| (`[\w-]+`(?:, `[\w-]+`)*) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
-    listed = {name for row in rows for name in re.findall(r"[\w-]+", row)}
-    assert set(framework.all_scenarios()) <= listed
-
-
 def test_a_committed_definition_names_its_commit() -> None:
     state = framework.identity(honesty.SCENARIO)
     if state["commit"] is None:

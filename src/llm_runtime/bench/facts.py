@@ -9,15 +9,19 @@ import asyncio
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from llm_runtime import __file__ as package_file
 from llm_runtime import __version__
 from llm_runtime.bench.client import LoadClient
+from llm_runtime.bench.config import Target
+from llm_runtime.core.errors import BackendUnavailable
 
 PACKAGES = ("numpy", "httptools", "orjson", "xllamacpp")
 GIT_TIMEOUT_S = 10.0
@@ -82,6 +86,23 @@ async def server_facts(client: LoadClient) -> dict[str, Any]:
     models = await client.fetch_json("/v1/models")
     told["models"] = models.get("data") if isinstance(models, dict) else None
     return {key: without_folders(value) for key, value in told.items()}
+
+
+async def versions_beside(urls: Sequence[str]) -> dict[str, Any]:
+    """What `/version` says at the servers of these pages, by host and port: of the engine behind a gateway,
+    mostly. None where nobody says anything."""
+    places = dict.fromkeys(urlsplit(url).netloc for url in urls)
+    schemes = {urlsplit(url).netloc: urlsplit(url).scheme for url in urls}
+    answers = await asyncio.gather(*(_version_at(f"{schemes[place]}://{place}") for place in places))
+    return dict(zip((place.rpartition("@")[2] for place in places), answers, strict=True))
+
+
+async def _version_at(url: str) -> Any:
+    try:
+        async with LoadClient(Target(url)) as client:
+            return without_folders(await client.fetch_json("/version"))
+    except BackendUnavailable:
+        return None
 
 
 def without_folders(value: Any) -> Any:

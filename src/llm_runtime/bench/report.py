@@ -226,6 +226,7 @@ def _origin(result: Loaded) -> Iterator[Part]:
         "model": source.get("model_id"),
         "target": (settings.get("target") or {}).get("url"),
         "server": _told((source.get("server") or {}).get("before")),
+        "beside it": _beside((source.get("server") or {}).get("beside")),
         "seed and salt": f"{settings['seed']}, {settings['salt']}" if settings else None,
         "definition": definition.get("commit"),
         "commit": f"{environment.get('commit')}{' with changes' if environment.get('dirty') else ''}",
@@ -240,6 +241,13 @@ def _origin(result: Loaded) -> Iterator[Part]:
 def _told(server: Mapping[str, Any] | None) -> str | None:
     version = (server or {}).get("version")
     return str(version.get("version", version)) if isinstance(version, dict) else None
+
+
+def _beside(versions: Mapping[str, Any] | None) -> str | None:
+    told = [
+        f"{place}: {_told({'version': version})}" for place, version in (versions or {}).items() if version
+    ]
+    return ", ".join(told) or None
 
 
 def _load(path: Path) -> Loaded:

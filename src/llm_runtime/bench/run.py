@@ -120,6 +120,7 @@ async def run(plan: Plan, watcher: Watcher | None = None, interrupt: Interrupt |
         model = plan.target.model or await client.first_model()
         await _warm_up(plan, client, _bodies(plan, model, f"{salt}:warm-up"), source.sessions, interrupt)
         before, page = await facts.server_facts(client), await fetch_page(client)
+        beside = await facts.versions_beside(plan.metrics_urls)
         driver = Driver(plan, client, _bodies(plan, model, salt), source.sessions)
         interrupt.reaches(driver.stop)
         load = await _load(driver, watcher)
@@ -138,7 +139,7 @@ async def run(plan: Plan, watcher: Watcher | None = None, interrupt: Interrupt |
             interrupted=interrupt.requested,
             samples=load.samples,
             server_means=means,
-            server={"before": before, "after": after},
+            server={"before": before, "after": after, "beside": beside},
             environment=environment,
             trace=source.trace,
             num_connects=client.num_connects,

@@ -48,7 +48,7 @@ class LlamaCppConfig:
     n_ctx: context tokens of one request (the engine gets it times slots). n_threads: None chooses
     (see docs/configuration.md). n_batch: None means max(slots, 16), the largest that still cancels
     within 500 ms in prefill. cache_ram_mib: the engine's host-memory prompt cache. embeddings: serve
-    them too, of the last token.
+    them too, of the last token. lora_adapters: `NAME=FILE[:SCALE]` each, served under their names.
     """
 
     server_binary: str | None = None
@@ -58,6 +58,7 @@ class LlamaCppConfig:
     n_batch: Annotated[int, Ge(1)] | None = None
     cache_ram_mib: Annotated[int, Ge(0)] = 256
     embeddings: bool = True
+    lora_adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

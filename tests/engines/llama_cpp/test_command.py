@@ -51,8 +51,11 @@ def test_our_host_understands_its_command() -> None:
         "gpu_layers": 7,
         "cache_ram_mib": 64,
         "poll": 5,
+        "lora": [],
         "embeddings": False,
     }
+    adapted = launch(lora_paths=(Path("/a.gguf"), Path("/b.gguf"))).command()
+    assert host.arguments(list(adapted[4:])).lora == ["/a.gguf", "/b.gguf"]
     embedding = launch(socket_path=Path("/run/e.sock"), embeddings=True).command()
     assert host.arguments(list(embedding[4:])).embeddings
 
@@ -77,6 +80,9 @@ def test_external_server_is_told_the_same() -> None:
         "--verbosity": "2",
     }
     assert {"--slots", "--metrics", "--no-webui", "--offline"} <= set(command)
+    adapted = launch(lora_paths=(Path("/a.gguf"),), server_binary="/opt/llama-server").command()
+    assert ("--lora", "/a.gguf") in itertools.pairwise(adapted)
+    assert "--lora-init-without-apply" in adapted
 
 
 @pytest.mark.parametrize("binary", [None, "/opt/llama-server"])

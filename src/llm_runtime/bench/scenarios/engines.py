@@ -6,13 +6,21 @@ concurrency with unique prompts. Transformers is the control: more clients only 
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import shlex
 import sys
+from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
 
 from llm_runtime.bench.config import ClosedLoop, Limits, Plan, Target, TrafficClass
+from llm_runtime.bench.engine_commands import MODEL
 from llm_runtime.bench.launch import launched
 from llm_runtime.bench.lengths import Fixed
 from llm_runtime.bench.run import run
@@ -28,6 +36,12 @@ ENGINES: dict[str, dict[str, object]] = {
     "vllm": {"native_backend_concurrency": NUM_SLOTS, "vllm_max_model_len": CONTEXT_TOKENS},
     "llama.cpp": {"native_backend_concurrency": NUM_SLOTS, "n_ctx": CONTEXT_TOKENS, "n_threads": 2},
 }
+GREEDY_PROMPTS = (
+    "What is the capital of France?", "Count from one to ten.", "Write one sentence about the sea.",
+    "Translate 'good morning' into Spanish.",
+)  # fmt: skip
+GREEDY_TOKENS = 16
+GREEDY_TIMEOUT_S = 60.0
 KEPT = (
     "output_throughput", "median_ttft_ms", "mean_ttft_ms", "median_e2el_ms", "p90_e2el_ms", "p95_e2el_ms",
     "max_e2el_ms", "completed", "failed", "duration",
@@ -48,8 +62,10 @@ QUICK = Size((1, 4), 1, 1)
 async def measure(quick: bool) -> Result:
     size = QUICK if quick else FULL
     details: dict[str, Any] = {}
+    texts: dict[str, list[str]] = {}
     for engine, settings in ENGINES.items():
         async with launched(_command(engine, settings), {}, "/health/ready") as url:
+            texts[engine] = [await asyncio.to_thread(_greedy, url, prompt) for prompt in GREEDY_PROMPTS]
             for level in size.levels:
                 for number in range(size.rounds):
                     summary = await _load(url, level, size.requests_per_client, number)
@@ -65,16 +81,29 @@ async def measure(quick: bool) -> Result:
     for engine in ("vllm", "llama.cpp"):
         rate = figures[f"{engine}_tokens_per_s_at_{highest}"] or 0.0
         figures[f"{engine}_over_hf_at_{highest}"] = rate / control if control else None
+    for one, other in itertools.combinations(ENGINES, 2):
+        same = [a == b for a, b in zip(texts[one], texts[other], strict=True)]
+        figures[f"same_greedy_text_{one}_{other}"] = sum(same) / len(same)
     figures["failed"] = sum(
         found["failed"] for levels in details.values() for rounds in levels.values() for found in rounds
     )
-    return Result(figures, details)
+    return Result(figures, {**details, "greedy": texts})
 
 
 def _command(engine: str, settings: dict[str, object]) -> str:
     program = Path(sys.executable).with_name("llm-runtime")
     options = " ".join(f"-o {name}={value}" for name, value in settings.items())
     return f"{shlex.quote(str(program))} serve --port {{port}} --backend {engine} {options}"
+
+
+def _greedy(url: str, prompt: str) -> str:
+    """What the engine says at temperature 0."""
+    fields = {"model": MODEL, "temperature": 0, "max_tokens": GREEDY_TOKENS}
+    body = orjson.dumps({**fields, "messages": [{"role": "user", "content": prompt}]})
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=GREEDY_TIMEOUT_S)
+    connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+    with closing(connection):
+        return str(orjson.loads(connection.getresponse().read())["choices"][0]["message"]["content"])
 
 
 async def _load(url: str, level: int, requests_per_client: int, seed: int) -> dict[str, Any]:
@@ -100,6 +129,8 @@ SCENARIO = Scenario(
         "quick": QUICK,
         "input_tokens": INPUT_TOKENS,
         "output_tokens": OUTPUT_TOKENS,
+        "greedy_prompts": GREEDY_PROMPTS,
+        "greedy_tokens": GREEDY_TOKENS,
     },
     bars=(Bar("failed", "<=", 0.0),),
     run=measure,

@@ -30,7 +30,7 @@ INPUT_TOKENS = 24
 OUTPUT_TOKENS = 32
 THREADS = (1, 2)
 LEVELS = (1, 4, 8, 16)
-ROUNDS = 12
+ROUNDS = 6
 MIN_REQUESTS = 2  # of a turn; otherwise one for each client
 KEPT = (
     "output_throughput", "median_ttft_ms", "median_itl_ms", "median_e2el_ms", "p95_e2el_ms", "completed",

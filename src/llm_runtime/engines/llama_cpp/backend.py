@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
+from llm_runtime.core.errors import InvalidRequest
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, Batching
 from llm_runtime.engines.child_backend import ChildBackend, EngineHost, log_engine_line
@@ -12,6 +13,7 @@ from llm_runtime.engines.config import LlamaCppConfig
 from llm_runtime.engines.llama_cpp.command import LaunchParameters
 from llm_runtime.engines.llama_cpp.fields import TemplateAbilities, check
 from llm_runtime.engines.llama_cpp.life import EngineLife
+from llm_runtime.engines.llama_cpp.lora import lora_adapters
 from llm_runtime.engines.process import EngineProcess, ProcessSpec, child_environment, scratch_directory
 from llm_runtime.engines.threads import default_threads
 from llm_runtime.engines.upstream.address import Address
@@ -37,10 +39,12 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
         model_path: Path,
         model_created: int,
     ) -> None:
+        """Raises ConfigError."""
         self._config = config
         self._host = host
         self._model_path = model_path
         self._abilities = TemplateAbilities()
+        self._lora = lora_adapters(config.lora_adapters, model)
         info = BackendInfo(
             name=NAME,
             model=model,
@@ -49,6 +53,7 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
             context_tokens=config.n_ctx,
             endpoints=ENDPOINTS | {EndpointKind.EMBEDDINGS} if config.embeddings else ENDPOINTS,
             model_created=model_created,
+            models=(model, *(adapter.name for adapter in self._lora)) if self._lora else None,
         )
         super().__init__(info, host.supervision, self._start_life)
 
@@ -58,6 +63,9 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
         return self._abilities
 
     def check(self, request: RuntimeRequest) -> None:
+        if request.kind is EndpointKind.EMBEDDINGS and request.model != self.info.model:
+            message = f"The adapter '{request.model}' serves chat and completions, not embeddings."
+            raise InvalidRequest(message, param="model", reason="unsupported_parameter")
         check(request, self._abilities)
 
     # ---- the engine's lives
@@ -80,7 +88,7 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
             on_line=log_engine_line(NAME),
         )
         upstream = Upstream(Address(unix_path=str(socket_path)), {"authorization": f"Bearer {key}"})
-        life = EngineLife(process, upstream, host.clock, self._config.n_ctx)
+        life = EngineLife(process, upstream, host.clock, self._config.n_ctx, self._lora)
         try:
             await life.become_ready(host.supervision.start_timeout_s)
         except BaseException:
@@ -103,4 +111,5 @@ class LlamaCppBackend(ChildBackend[EngineLife]):
             cache_ram_mib=config.cache_ram_mib,
             server_binary=config.server_binary,
             embeddings=config.embeddings,
+            lora_paths=tuple(adapter.path for adapter in self._lora),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -14,14 +16,17 @@ from llm_runtime.engines.llama_cpp.slots import TAG_FIELD
 from llm_runtime.wire.answers import generation_reader
 from llm_runtime.wire.options import RelayOptions
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 _PATHS = {EndpointKind.CHAT: "/v1/chat/completions", EndpointKind.COMPLETIONS: "/v1/completions"}
 
 
-def engine_call(request: RuntimeRequest, tag: int) -> EngineCall:
+def engine_call(request: RuntimeRequest, tag: int, extra: Mapping[str, Any] = NOTHING) -> EngineCall:
     """The engine always streams, with progress and usage: only then does closing the connection free
-    its slot soon, during prefill as well. tag: by which /slots shows whose a busy slot is."""
+    its slot soon, during prefill as well. tag: by which /slots shows whose a busy slot is. extra: fields
+    of the backend's own."""
     body = engine_body(request)
     body[TAG_FIELD] = tag
+    body.update(extra)
     plain = must_be_plain(request)
     if not plain:
         body["stream"] = True

@@ -23,7 +23,8 @@ class LaunchParameters:
     prompts in host memory. poll: 0 to 100, how long its threads spin for work before they sleep.
     embeddings: also serve embeddings, of the last token, which works for any length of text.
     socket_path: a Unix socket ending in .sock; without it the engine listens on host and port (for
-    our host 0 means any). server_binary: an external `llama-server` of 2026 or newer.
+    our host 0 means any). server_binary: an external `llama-server` of 2026 or newer. lora_paths: adapters,
+    loaded and not applied: each request says which it wants.
     """
 
     model_path: Path
@@ -40,6 +41,7 @@ class LaunchParameters:
     poll: int = 0
     embeddings: bool = False
     server_binary: str | None = None
+    lora_paths: tuple[Path, ...] = ()
 
     def command(self) -> tuple[str, ...]:
         """argv, without secrets."""
@@ -62,6 +64,7 @@ class LaunchParameters:
             *("--cache-ram-mib", str(self.cache_ram_mib)),
             *("--poll", str(self.poll)),
             *(("--embeddings",) if self.embeddings else ()),
+            *self._lora_arguments(),
         )
 
     def _server_command(self) -> tuple[str, ...]:
@@ -86,5 +89,10 @@ class LaunchParameters:
             *("--sse-ping-interval", "-1"),
             *("--verbosity", "2"),
             *(("--embeddings", "--pooling", "last") if self.embeddings else ()),
+            *self._lora_arguments(),
+            *(("--lora-init-without-apply",) if self.lora_paths else ()),
             *("--slots", "--metrics", "--no-webui", "--offline"),
         )
+
+    def _lora_arguments(self) -> tuple[str, ...]:
+        return tuple(word for path in self.lora_paths for word in ("--lora", str(path)))

@@ -37,6 +37,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gpu-layers", type=int, default=0, metavar="N")
     parser.add_argument("--cache-ram-mib", type=int, default=256, metavar="MIB")
     parser.add_argument("--poll", type=int, choices=range(101), default=0, metavar="0..100")
+    parser.add_argument("--lora", action="append", default=[], metavar="FILE", help="adapter; may repeat")
     parser.add_argument("--embeddings", action="store_true", help="serve embeddings of the last token too")
     return parser.parse_args(argv)
 
@@ -77,6 +78,11 @@ def engine_parameters(options: argparse.Namespace, api_key: str | None) -> Any:
     params.ui = False
     params.sse_ping_interval = -1  # the gateway keeps its clients' connections alive itself
     params.verbosity = WARNINGS
+    if options.lora:
+        from xllamacpp import CommonAdapterLoraInfo
+
+        params.lora_adapters = [CommonAdapterLoraInfo(path, 1.0) for path in options.lora]
+        params.lora_init_without_apply = True  # requests say which they want
     if options.embeddings:
         from xllamacpp import llama_pooling_type
 

@@ -18,6 +18,7 @@ from llm_runtime.engines.http_life import HttpLife
 from llm_runtime.engines.http_stream import EngineCall
 from llm_runtime.engines.llama_cpp.calls import engine_call
 from llm_runtime.engines.llama_cpp.fields import TemplateAbilities
+from llm_runtime.engines.llama_cpp.lora import LoraAdapter, lora_field
 from llm_runtime.engines.llama_cpp.slots import TAGS, SlotWatch
 from llm_runtime.engines.llama_cpp.step_stream import StepStream
 from llm_runtime.engines.llama_cpp.steps import steps_for
@@ -34,9 +35,17 @@ _DECODES = re.compile(rb"^llamacpp:n_decode_total ([0-9.e+]+)$", re.MULTILINE)
 class EngineLife(HttpLife[int]):
     """See `HttpLife`. abilities: of the model's chat template, known when the engine is ready."""
 
-    def __init__(self, process: EngineProcess, upstream: Upstream, clock: Clock, context_tokens: int) -> None:
+    def __init__(
+        self,
+        process: EngineProcess,
+        upstream: Upstream,
+        clock: Clock,
+        context_tokens: int,
+        lora: tuple[LoraAdapter, ...] = (),
+    ) -> None:
         super().__init__(process, upstream, clock, SlotWatch(upstream))
         self._context_tokens = context_tokens
+        self._lora = lora
         self._stepping: set[StepStream] = set()
         self._next_tag = itertools.cycle(TAGS)
         self.abilities = TemplateAbilities()
@@ -75,4 +84,4 @@ class EngineLife(HttpLife[int]):
 
     def prepare(self, work: Work) -> tuple[EngineCall, int]:
         tag = next(self._next_tag)
-        return engine_call(work.request, tag), tag
+        return engine_call(work.request, tag, lora_field(self._lora, work.request.model)), tag
