@@ -17,7 +17,6 @@ MOCK = {
     "engines.mock.prefill_latency_ms": "5",
     "engines.mock.decode_latency_ms": "10",
     "engines.native_backend_concurrency": "2",
-    "ray.num_cpus": "1",
     "ray.health_check_period_s": "1",
     "admission.max_queue_size": "4",
     "limits.keep_alive_interval_s": "2",  # so that a client of ten seconds' patience sees a loss through

@@ -88,11 +88,11 @@ def _cpu_ticks(pid: int) -> int:
 async def ray_bed(
     settings: Mapping[str, str], nodes: Sequence[int], environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[RayBed]:
-    """nodes: CPUs of each node beside the head. Raises BackendError with the end of its output when it does
+    """nodes: engines that each node beside the head has room for. Raises BackendError with the end of its output when it does
     not get ready. At the end everything it started is gone."""
     port = free_port()
     words = [find_python(), "-m", "llm_runtime.deploy.ray_testbed", "--port", str(port)]
-    words += [word for num_cpus in nodes for word in ("--node", str(num_cpus))]
+    words += [word for num_engines in nodes for word in ("--node", str(num_engines))]
     words += [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
     with tempfile.TemporaryFile() as output:
         process = await asyncio.create_subprocess_exec(

@@ -2,9 +2,10 @@
 
     python -m llm_runtime.deploy.ray_testbed --port 8000 --node 2 --node 2 -o backend=mock
 
-The head has room for the ingress only, each further node for engines, so that killing one never kills the
-queue. Prints one line of JSON for each thing that is done, and takes commands from standard input, one a
-line: `kill-node N`, `kill-engine N`, `add-node CPUS`, `engines`, `scale N`. At the end of its input it stops
+The head has room for the ingress only, each further node for so many engines, so that killing one never kills
+the queue. It deploys by a configuration, as KubeRay does: only so can the number of engines be changed without
+a new version of the code, for which Ray restarts all of them. Prints one line of JSON for each thing that is done, and takes commands from standard input, one a
+line: `kill-node N`, `kill-engine N`, `add-node ENGINES`, `engines`, `scale N`. At the end of its input it stops
 everything that it has started.
 """
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import signal
 import sys
@@ -24,13 +24,15 @@ from typing import Any
 import ray
 from ray import serve
 from ray.cluster_utils import Cluster
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ServeDeploySchema
 
-from llm_runtime.deploy.ray_serve import application
-from llm_runtime.deploy.ray_settings import make_plan
 from llm_runtime.engines import proctable
 
 NAME = "llm-runtime"
 ENGINE_TITLE = b"ray::ServeReplica:llm-runtime:Engine"
+ENGINE_CPUS = 2
+"""More than the head has, so that no engine is ever put there."""
 START_S = 300.0
 LOOK_EVERY_S = 0.1
 
@@ -39,14 +41,14 @@ class Testbed:
     """Everything that runs. Used by one thread, in the order of the commands."""
 
     def __init__(self, port: int, settings: dict[str, str]) -> None:
-        self._settings = settings
+        self._settings = {"ray.num_cpus": str(ENGINE_CPUS), **settings}
+        self._count = int(settings.get("ray.min_replicas", "1"))
         os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
         os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-        plan = self._plan()
         self._cluster = Cluster(
             initialize_head=True,
             head_node_args={
-                "num_cpus": max(1, math.ceil(plan.settings.ray.num_ingress_cpus)),
+                "num_cpus": 1,
                 "num_gpus": 0,
                 "include_dashboard": False,
                 "object_store_memory": 100 << 20,
@@ -55,15 +57,22 @@ class Testbed:
         ray.init(address=self._cluster.address, namespace="serve", log_to_driver=False, logging_level="error")
         serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
         self.nodes: list[Any] = []
-        self._run()
+        self._deploy()
+        self.wait_for_engines(0)  # while there is no room for them, so that the ingress is on the head
 
-    def _plan(self) -> Any:
-        return make_plan(self._settings, {}, has_gpu=False)
+    def _deploy(self) -> None:
+        application: dict[str, Any] = {
+            "name": NAME,
+            "route_prefix": "/",
+            "import_path": "llm_runtime.deploy.ray_serve:deployment",
+            "args": self._settings,
+        }
+        if "ray.max_replicas" not in self._settings:
+            application["deployments"] = [{"name": "Engine", "num_replicas": self._count}]
+        _get_global_client().deploy_apps(ServeDeploySchema(applications=[application]), _blocking=False)
 
-    def _run(self) -> None:
-        serve._run(application(self._plan()), name=NAME, route_prefix="/", _blocking=False)
-
-    def add_node(self, num_cpus: int) -> dict[str, Any]:
+    def add_node(self, num_engines: int) -> dict[str, Any]:
+        num_cpus = ENGINE_CPUS * num_engines
         node = self._cluster.add_node(num_cpus=num_cpus, num_gpus=0, object_store_memory=100 << 20)
         self.nodes.append(node)
         return {"node": len(self.nodes) - 1}
@@ -72,7 +81,10 @@ class Testbed:
         """Until so many are running. Raises TimeoutError, RuntimeError where the application failed."""
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            status = serve.status().applications[NAME]
+            status = serve.status().applications.get(NAME)
+            if status is None:
+                time.sleep(LOOK_EVERY_S)
+                continue
             if status.status.value in ("DEPLOY_FAILED", "UNHEALTHY"):
                 raise RuntimeError(status.message)
             if _num_running(status, "Engine") >= count and _num_running(status, "Ingress"):
@@ -104,9 +116,9 @@ class Testbed:
         return {"killed": [*pids, *below]}
 
     def scale(self, count: int) -> dict[str, Any]:
-        """Another fixed number of engines, as a new version of the same application."""
-        self._settings["ray.min_replicas"] = str(count)
-        self._run()
+        """Another fixed number of engines."""
+        self._count = count
+        self._deploy()
         return {"scaling": count}
 
     def close(self) -> None:
@@ -154,14 +166,14 @@ def _commands() -> Iterator[list[str]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--node", type=int, action="append", default=[], help="CPUs of a further node")
+    parser.add_argument("--node", type=int, action="append", default=[], help="engines that a further node has room for")
     parser.add_argument("-o", action="append", default=[], help="a setting, KEY=VALUE")
     given = parser.parse_args(arguments)
     settings = dict(assignment.split("=", 1) for assignment in given.o)
     bed = Testbed(given.port, settings)
     try:
-        for num_cpus in given.node:
-            bed.add_node(num_cpus)
+        for num_engines in given.node:
+            bed.add_node(num_engines)
         bed.wait_for_engines(int(settings.get("ray.min_replicas", "1")))
         _say(ready=True, port=given.port)
         for command, *rest in _commands():

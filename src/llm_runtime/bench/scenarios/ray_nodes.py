@@ -25,7 +25,7 @@ PREFILL_MS = 50.0
 DECODE_MS = 100.0
 REPLICAS = 3
 NODES = (3, 3)
-"""CPUs; an engine takes one. Either node has room for all, so that what one loses the other can start."""
+"""Engines each has room for: either has for all, so that what one loses the other can start."""
 STREAMS = 32
 TOKENS_OF_LOST = 80
 KILL_AFTER_S = 4.0
