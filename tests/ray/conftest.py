@@ -38,6 +38,9 @@ class Bed:
             name: (replica["state"], replica["num_taken_slots"]) for name, replica in pool["replicas"].items()
         }
 
+    async def engine_pids(self) -> set[int]:
+        return {pid for node in (await self.command("engines"))["engines"] for pid in node}
+
     async def num_ready(self) -> int:
         return sum(state == "ready" for state, _ in (await self.engines()).values())
 

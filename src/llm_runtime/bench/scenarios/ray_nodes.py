@@ -28,7 +28,9 @@ NODES = (3, 3)
 """Engines each has room for: either has for all, so that what one loses the other can start."""
 STREAMS = 32
 TOKENS_OF_LOST = 80
-KILL_AFTER_S = 4.0
+KILL_AFTER_S = 2.0
+"""With all streams in their engines, well inside the answers."""
+LOOK_EVERY_S = 0.1
 KEPT = (
     "output_throughput", "median_ttft_ms", "median_itl_ms", "p95_e2el_ms", "completed", "failed", "duration",
 )  # fmt: skip
@@ -88,14 +90,15 @@ async def _lose_a_node(bed: RayBed) -> dict[str, Any]:
         Target(bed.url, ignore_eos=True),
         ClosedLoop(STREAMS),
         (TrafficClass(input_tokens=Fixed(16), output_tokens=Fixed(TOKENS_OF_LOST)),),
-        Limits(requests=STREAMS),
+        Limits(requests=STREAMS, warmup_requests=0),
     )
     load = asyncio.ensure_future(run(plan))
     try:
-        await asyncio.sleep(KILL_AFTER_S)  # well inside the answers, whose length is known
+        await _all_running(bed.url)
+        await asyncio.sleep(KILL_AFTER_S)
         held = {name: replica["num_taken_slots"] for (pool,) in [await pools(bed.url)]
                 for name, replica in pool["replicas"].items() if replica["num_taken_slots"]}  # fmt: skip
-        killed_at = time.monotonic()
+        killed_at, killed_time = time.monotonic(), time.time()
         await bed.command(f"kill-node {victim}")
         strength = asyncio.ensure_future(_strength(bed.url, killed_at))
         result = await load
@@ -104,6 +107,7 @@ async def _lose_a_node(bed: RayBed) -> dict[str, Any]:
         load.cancel()
     records = result.records
     failed = [record for record in records if record.status is not Status.COMPLETED]
+    told_at = [result.started_at + record.finished_at for record in failed if record.finished_at is not None]
     return {
         "engines_by_node": [len(pids) for pids in by_node],
         "engines_lost": len(by_node[victim]),
@@ -112,11 +116,17 @@ async def _lose_a_node(bed: RayBed) -> dict[str, Any]:
         "streams_told_of_an_error": sum(is_told(record) for record in failed),
         "silent_losses": sum(not is_told(record) for record in records),
         "ends": ends(records),
-        "s_until_all_clients_knew": max(
-            (record.finished_at or 0.0 for record in failed), default=0.0
-        ) - KILL_AFTER_S,
+        "s_until_all_clients_knew": max(told_at, default=killed_time) - killed_time,
         "s_to_full_strength": full_strength_s,
     }  # fmt: skip
+
+
+async def _all_running(url: str) -> None:
+    while True:
+        (pool,) = await pools(url)
+        if pool["num_running"] >= STREAMS:
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _strength(url: str, killed_at: float) -> float:
