@@ -96,6 +96,7 @@ async def test_scaling_down_loses_no_stream(mock_bed: Bed) -> None:
     assert check_every_end(tolds) == (4, 0)
     await mock_bed.until_ready(1)
     async with asyncio.timeout(PATIENCE_S):
-        while len(after := await mock_bed.engine_pids()) > 1:  # the other one is stopping
+        # The other one is stopping.
+        while len(after := await mock_bed.engine_pids()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert after < before, "one is left as it was; none was restarted"

@@ -88,8 +88,8 @@ def _cpu_ticks(pid: int) -> int:
 async def ray_bed(
     settings: Mapping[str, str], nodes: Sequence[int], environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[RayBed]:
-    """nodes: engines that each node beside the head has room for. Raises BackendError with the end of its output when it does
-    not get ready. At the end everything it started is gone."""
+    """nodes: engines that each node beside the head has room for. Raises BackendError with the end of its
+    output when it does not get ready. At the end everything it started is gone."""
     port = free_port()
     words = [find_python(), "-m", "llm_runtime.deploy.ray_testbed", "--port", str(port)]
     words += [word for num_engines in nodes for word in ("--node", str(num_engines))]

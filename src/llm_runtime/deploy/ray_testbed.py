@@ -2,11 +2,11 @@
 
     python -m llm_runtime.deploy.ray_testbed --port 8000 --node 2 --node 2 -o backend=mock
 
-The head has room for the ingress only, each further node for so many engines, so that killing one never kills
-the queue. It deploys by a configuration, as KubeRay does: only so can the number of engines be changed without
-a new version of the code, for which Ray restarts all of them. Prints one line of JSON for each thing that is done, and takes commands from standard input, one a
-line: `kill-node N`, `kill-engine N`, `add-node ENGINES`, `engines`, `scale N`. At the end of its input it stops
-everything that it has started.
+The head has room for the ingress only, each further node for so many engines, so that killing one never
+kills the queue. It deploys by a configuration, as KubeRay does: only so can the number of engines be changed
+without a new version of the code, for which Ray restarts all of them. Prints one line of JSON for each thing
+that is done, and takes commands from standard input, one a line: `kill-node N`, `kill-engine N`,
+`add-node ENGINES`, `engines`, `scale N`. At the end of its input it stops everything that it has started.
 """
 
 from __future__ import annotations
@@ -166,7 +166,9 @@ def _commands() -> Iterator[list[str]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--node", type=int, action="append", default=[], help="engines that a further node has room for")
+    parser.add_argument(
+        "--node", type=int, action="append", default=[], help="engines that a further node has room for"
+    )
     parser.add_argument("-o", action="append", default=[], help="a setting, KEY=VALUE")
     given = parser.parse_args(arguments)
     settings = dict(assignment.split("=", 1) for assignment in given.o)
