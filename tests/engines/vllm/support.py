@@ -26,7 +26,8 @@ SUPERVISION = SupervisionConfig(restart_backoff_s=0.1)
 CONFIG = VllmConfig(
     max_model_len=2048,
     # float32, because at bfloat16 rounding can make equal requests differ. Any tool call needs a parser.
-    extra_arguments="--enforce-eager --dtype float32 --enable-auto-tool-choice --tool-call-parser hermes",
+    dtype="float32",
+    extra_arguments="--enforce-eager --enable-auto-tool-choice --tool-call-parser hermes",
 )
 
 ENGINE = Engine(

@@ -61,7 +61,9 @@ def test_what_vllm_is_told_by_default() -> None:
         ("gpu_memory_utilization", 0.5, "--gpu-memory-utilization 0.5"),
         ("scheduling_policy", "priority", "--scheduling-policy priority"),
         ("prefix_caching", False, "--no-enable-prefix-caching"),
-        ("extra_arguments", "--dtype float32 --x 'a b'", "--dtype float32 --x a b"),
+        ("dtype", "float32", "--dtype float32"),
+        ("max_num_batched_tokens", 4096, "--max-num-batched-tokens 4096"),
+        ("extra_arguments", "--seed 7 --x 'a b'", "--seed 7 --x a b"),
     ],
 )
 def test_each_setting_is_an_argument(setting: str, value: Any, expected: str) -> None:
@@ -73,9 +75,10 @@ def test_each_setting_is_an_argument(setting: str, value: Any, expected: str) ->
     [
         ("--max-num-seqs 4", "engines.native_backend_concurrency"),
         ("--max_model_len=4", "engines.vllm.max_model_len"),
-        ("--dtype half --port=1", "engines.vllm.port"),
+        ("--seed 7 --port=1", "engines.vllm.port"),
+        ("--dtype half", "engines.vllm.dtype"),
         ("--api-key x", "a key of its own"),
-        ("'--dtype", "close its quotes"),
+        ("'--seed", "close its quotes"),
     ],
 )
 def test_extra_arguments_never_contradict_a_setting(words: str, told: str) -> None:

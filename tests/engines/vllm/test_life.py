@@ -29,7 +29,7 @@ def make_backend(state_dir: Path, mode: str = "ok", port: int | None = None) -> 
     config = VllmConfig(
         command=f"{sys.executable} {PROGRAM}",
         port=port,
-        extra_arguments="--dtype float32",
+        extra_arguments="--seed 7",
         start_timeout_s=30,
     )
     environ = {**os.environ, "FAKE_MODE": mode}
@@ -77,7 +77,7 @@ async def test_the_key_is_no_argument_and_the_address_is_ours(tmp_path: Path, fr
         (entry,) = orjson.loads(await exchange.read_all())["data"]
     argv = entry["argv"]
     assert argv[:6] == ["--model", "org/weights", "--host", "127.0.0.1", "--port", str(free_port)]
-    assert argv[-2:] == ["--dtype", "float32"]
+    assert argv[-2:] == ["--seed", "7"]
     assert not any("key" in word for word in argv)
 
 
