@@ -110,6 +110,7 @@ if curl --silent --fail --max-time 2 --output /dev/null "$dcgm" 2>/dev/null; the
 
 result=$output/gpu-native-concurrency
 run mkdir -p "$output"
+run rm -f "$result.json" # so that an older one is not taken for this one's
 status=0
 run timeout --kill-after=30 "$limit" .venv/bin/llm-runtime bench sweep \
   --server "$server" --vary slots=1,8 --concurrencies "$clients" --requests "$requests" --repeats "$repeats" \
