@@ -85,6 +85,7 @@ def test_failures_are_not_compared() -> None:
     figures = compared([answered(0.0, 1.0, (0.5, 0.5), completion_tokens=3), failed(number=1)])
     assert figures["mean_ttft_ms"] == pytest.approx(1000)
     assert figures["mean_tpot_ms"] == pytest.approx(500)
+    assert "mean_tpot_ms" not in compared([answered(0.0, 1.0)])
     with pytest.raises(BackendError, match="no request"):
         compared([failed()])
 
