@@ -14,6 +14,7 @@ from typing import Protocol
 
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.wire.messages import TEXT_ONLY
 
@@ -61,6 +62,7 @@ class BackendInfo:
         return (self.model,) if self.models is None else self.models
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
     """state, and in words why, where it is not READY (for health answers; no paths, no secrets).
@@ -73,6 +75,7 @@ class BackendStatus:
     fail_fast: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Work:
     """One request and the slots granted for it."""
@@ -81,6 +84,7 @@ class Work:
     lease: Lease
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The last item of a stream. reason: OpenAI's finish reason (of choice 0).
@@ -91,6 +95,10 @@ class Finished:
     usage: Usage
     reason: str
     failed: bool = False
+
+
+Sink = Callable[[bytes], bool]
+"""Takes bytes on their way to the client, never blocks. False: no more until the stream is pulled again."""
 
 
 class EngineStream(Protocol):
@@ -123,6 +131,17 @@ class EngineStream(Protocol):
 
     def poke(self) -> None:
         """Makes a pending or the next pull return promptly. Safe at any time, from the loop."""
+        ...
+
+
+class PushingStream(EngineStream, Protocol):
+    """A stream that can save the wake-up of its task for every token."""
+
+    def push_to(self, sink: Sink | None) -> None:
+        """While a pull waits, hand what would be returned to `sink`, from wherever it arrives, with
+        `has_token` set for it; the pull goes on waiting. It returns what is no plain part of the answer
+        (its last bytes, an error, a note by `poke`) and b"" after the sink returned False.
+        """
         ...
 
 

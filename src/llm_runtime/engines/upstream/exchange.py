@@ -14,6 +14,9 @@ from llm_runtime.core.errors import BackendError, LLMRuntimeError
 
 MAX_READ_BYTES = 64 * 1024
 
+Push = Callable[[bytes], bool]
+"""Takes what arrived, in the connection's own callback; False: the reader is to be woken."""
+
 
 class Carrier(Protocol):
     """What an exchange may ask of the connection (or of the attempt to get one) below it."""
@@ -35,8 +38,9 @@ class Exchange:
         "_carrier",
         "_error",
         "_loop",
-        "_parts",
         "_poked",
+        "_push",
+        "_stopped",
         "_waiter",
         "ended",
         "has_started",
@@ -45,6 +49,7 @@ class Exchange:
         "num_buffered",
         "on_closed",
         "on_first_byte",
+        "parts",
         "payload",
         "same_process",
         "status",
@@ -67,14 +72,16 @@ class Exchange:
         """Whether no more bytes will come; what has arrived may still have to be read."""
         self.lost = False
         """Whether the connection went away under it: perhaps the engine died of this request."""
+        self.parts: list[bytes] = []
         self.num_buffered = 0
-        """Body bytes that arrived and are not read yet."""
+        """Body bytes that arrived and are not read yet; the connection adds to both."""
         self.on_first_byte: Callable[[], None] | None = None
         self.on_closed: Callable[[], None] | None = None
         self._carrier: Carrier | None = None
         self._error: LLMRuntimeError | None = None
-        self._parts: list[bytes] = []
         self._poked = False
+        self._push: Push | None = None
+        self._stopped = False
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -93,23 +100,29 @@ class Exchange:
             await self._wait()
         return True
 
-    async def read(self) -> bytes | None:
+    async def read(self, push: Push | None = None) -> bytes | None:
         """The body bytes that arrived since the last read, of a large backlog a part of about
         MAX_READ_BYTES; None at the end, b"" after `poke`.
 
+        push: gets what arrives while this waits, and the reader sleeps on; b"" after it returned False.
+        What comes in one read with the end of the answer, and what is too much at once, is returned.
         Raises what `head` raises, after everything that arrived before the failure was returned.
         """
-        parts = self._parts
-        while not parts:
-            if self._poked:
-                self._poked = False
+        parts = self.parts
+        while self._stopped or not parts:
+            if self._poked or self._stopped:
+                self._poked = self._stopped = False
                 return b""
             if self._error is not None:
                 raise self._error
             if self.ended:
                 return None
-            await self._wait()
-        self._poked = False
+            self._push = push
+            try:
+                await self._wait()
+            finally:
+                self._push = None
+        # A poke is not answered by data: what came may be half an event, which says nothing to anybody.
         if self.num_buffered > MAX_READ_BYTES:
             return self._read_some(parts)
         data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -143,7 +156,7 @@ class Exchange:
         return b"".join(whole)
 
     def poke(self) -> None:
-        """Makes a pending or else the next `head` or `read` return at once."""
+        """Makes a pending or else the next `head` or `read` that finds nothing new return at once."""
         self._poked = True
         self._wake()
 
@@ -166,13 +179,18 @@ class Exchange:
         if self.on_first_byte is not None:
             self.on_first_byte()
 
-    def append(self, body: bytes) -> None:
-        """Adds body bytes; the caller wakes the reader once for all of one arrival."""
-        self._parts.append(body)
-        self.num_buffered += len(body)
-
     def arrived(self) -> None:
-        self._wake()
+        """After all body bytes of one read of the connection were added."""
+        push, parts = self._push, self.parts
+        if push is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
+            self._wake()
+            return
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self.num_buffered = 0
+        if not push(data):
+            self._stopped = True
+            self._wake()
 
     def finish(self) -> None:
         """The answer is complete."""
