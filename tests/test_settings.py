@@ -202,7 +202,7 @@ def test_the_longest_backoff_is_not_below_the_first() -> None:
 
 
 @pytest.mark.parametrize("variable", ["WEB_CONCURRENCY", "UVICORN_WORKERS"])
-def test_more_than_one_worker_is_refused_with_the_way_to_scale(variable: str) -> None:
+def test_f50_a_f41_f_more_than_one_worker_is_refused_with_the_way_to_scale(variable: str) -> None:
     message = refusal(lambda: load_settings({}, {variable: "2"}))
     assert message.startswith(f"{variable} = 2: ")
     assert "load balancer" in message

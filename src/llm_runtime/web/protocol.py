@@ -1,18 +1,23 @@
 """uvicorn's HTTP protocol with what it leaves out: limits on headers, and our error object where it finds
-that a client does not speak HTTP. The application never hears of such connections.
+that a client does not speak HTTP. The application never hears of such connections, so what is refused
+here is told to `refused`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from llm_runtime.core.errors import BodyTimeout, HeadersTooLarge, InvalidRequest, LLMRuntimeError
 from llm_runtime.web.asgi import request_id_of
-from llm_runtime.web.errors import error_response
+from llm_runtime.web.errors import error_response, row_of
 
 MAX_HEADER_BYTES = 64 * 1024
+
+Refused = Callable[[str, int, str], None]
+"""Of the endpoint ("other": nobody knows which), the status and the reason."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -22,6 +27,7 @@ class GuardedProtocol(HttpToolsProtocol):
     """
 
     header_timeout_s = 30.0
+    refused: Refused | None = None
     _header_timer: asyncio.TimerHandle | None = None
     _in_headers = True
     _num_header_bytes = 0
@@ -90,12 +96,17 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _say(self, error: LLMRuntimeError) -> None:
+        if self.refused is not None:
+            self.refused("other", row_of(error).status, error.reason)
         status, headers, body = error_response(error, request_id_of({}))
         closing = dict([*self.server_state.default_headers, *headers, (b"connection", b"close")])
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in closing.items()), b"\r\n"]
         self.transport.write(b"".join(lines) + body)
 
 
-def guarded_protocol(header_timeout_s: float) -> type[GuardedProtocol]:
+def guarded_protocol(header_timeout_s: float, refused: Refused | None = None) -> type[GuardedProtocol]:
     """The protocol with its limit, as uvicorn wants it: a class."""
-    return type("ServerProtocol", (GuardedProtocol,), {"header_timeout_s": header_timeout_s})
+    members: dict[str, object] = {"header_timeout_s": header_timeout_s}
+    if refused is not None:
+        members["refused"] = staticmethod(refused)
+    return type("ServerProtocol", (GuardedProtocol,), members)
