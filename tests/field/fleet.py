@@ -91,3 +91,11 @@ def answers(raw: bytes) -> Answer:
 
 def status(line: str, **headers: str) -> bytes:
     return reply({"error": {"message": "no", "type": "x"}}, line, **headers)
+
+
+async def resets(peer: Peer, request: bytes) -> None:
+    peer.reset()
+
+
+async def hangs(peer: Peer, request: bytes) -> None:
+    await peer.closed()

@@ -1,13 +1,9 @@
-"""F29, F31, F32: what is tried again and where, what counts against an upstream, and which limits end what."""
+"""F29, F31: what is tried again and where, and what counts against an upstream."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
-from llm_runtime.core.outcome import Outcome
 from tests.engines.openai.upstreams import (
     REPLY,
     Answer,
@@ -18,20 +14,12 @@ from tests.engines.openai.upstreams import (
     sing,
 )
 from tests.engines.upstream.stubs import Peer
-from tests.field.fleet import THRESHOLD, Fleet, answers, fleet, status
+from tests.field.fleet import THRESHOLD, Fleet, answers, fleet, hangs, resets, status
 from tests.support.http import chat_body, connected, get, post
-from tests.wire.builders import DONE, ROLE, STOP, text
+from tests.wire.builders import ROLE, text
 
 WHOLE = "Blue whales sing."
 A, B = "openai-0", "openai-1"
-
-
-async def resets(peer: Peer, request: bytes) -> None:
-    peer.reset()
-
-
-async def hangs(peer: Peer, request: bytes) -> None:
-    await peer.closed()
 
 
 async def dispatched(f: Fleet, times: int) -> None:
@@ -298,140 +286,3 @@ async def test_f31_after_its_pause_one_request_tries_it_and_an_answer_closes_it(
         failing = False
         assert await f.text(stream=True) == WHOLE
         assert await f.breaker(A) == "closed"
-
-
-# ---- F32: a total timeout cuts a healthy stream
-
-
-async def test_f32_a_a_healthy_stream_outlives_the_request_limit() -> None:
-    async def answer(peer: Peer, request: bytes) -> None:
-        await send_stream(peer, ROLE, whole=False)
-        for number in range(20):
-            await peer.send(b"%x\r\n%b\r\n" % (len(text(str(number % 10))), text(str(number % 10))))
-            await asyncio.sleep(0.05)
-        rest = STOP + DONE
-        await peer.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
-
-    settings = {"limits.request_timeout_s": "0.5", "limits.stream_idle_timeout_s": "0.4"}
-    async with fleet(answer, settings=settings) as f:
-        stream = await f.streamed()
-        assert stream.done
-        assert len(stream.text) == 20
-
-
-async def slow_headers(peer: Peer, request: bytes) -> None:
-    for byte in b"HTTP/1.1 200 OK\r\nx-pad: " + b"x" * 1000:
-        await peer.send(bytes([byte]))
-        await asyncio.sleep(0.02)
-
-
-async def five_tokens(peer: Peer, request: bytes) -> None:
-    await send_stream(peer, ROLE, *(text("t") for _ in range(5)), whole=False)
-    await peer.closed()
-
-
-LIMITS = {"limits.request_timeout_s": "0.5", "limits.stream_idle_timeout_s": "0.5"}
-
-
-@pytest.mark.parametrize(
-    ("answer", "stream"),
-    [(hangs, True), (hangs, False), (slow_headers, True), (slow_headers, False)],
-    ids=["b, d stream", "d, f plain", "e stream", "e plain"],
-)
-async def test_f32_b_d_e_f_nothing_in_time_is_a_504_and_the_other_is_not_affected(
-    answer: Answer, stream: bool
-) -> None:
-    closed = asyncio.Event()
-
-    async def then_closed(peer: Peer, request: bytes) -> None:
-        try:
-            await answer(peer, request)
-        finally:
-            closed.set()
-
-    async with fleet(then_closed, settings=LIMITS) as f:
-        hung = asyncio.create_task(f.ask(stream=stream))
-        await f.served.recorder.until(lambda: bool(f.served.recorder.dispatches), "it hangs")
-        f.served.runtime.pools[0].dispatcher.replicas[B].num_slots += 9  # now the second is preferred
-        for _ in range(3):
-            assert await f.text(stream=stream) == WHOLE
-        got = await hung
-        assert (got.status, got.error["code"]) == (504, "deadline_exceeded")
-        assert f.calls == (1, 3), "who ran out of time is not tried again"
-        if answer is hangs:
-            async with asyncio.timeout(5):
-                await closed.wait()
-
-
-async def test_f32_c_silence_after_tokens_is_an_error_event() -> None:
-    async with fleet(five_tokens, settings=LIMITS) as f:
-        stream = await f.streamed()
-        assert stream.text == "ttttt"
-        assert stream.error is not None
-        assert stream.error["code"] == "deadline_exceeded"
-
-
-async def test_f32_g_time_in_the_queue_has_its_own_limit_and_error() -> None:
-    settings = {"engines.native_backend_concurrency": "1", "limits.queue_timeout_s": "0.2"}
-    async with fake_upstream(hangs) as fake, gateway(fake, settings) as served:
-        async with connected(served.port) as first:
-            await first.send(post(chat_body("m")))
-            await served.recorder.until(lambda: bool(served.recorder.dispatches), "the first runs")
-            got = await Fleet(fake, fake, served).ask()
-            assert (got.status, got.error["code"]) == (503, "queue_timeout")
-            assert len(fake.asked) == 1, "the engine never sees it"
-        await served.at_rest()
-
-
-async def test_f55_a_an_upstream_that_hangs_with_good_health_leaves_the_rotation() -> None:
-    """Its /health and its list are fine; completions hang."""
-    settings = {**THRESHOLD, "limits.request_timeout_s": "0.1", "routing.breaker_silence_s": "0.05"}
-    async with fleet(hangs, settings=settings) as f:
-        for number in range(3):
-            assert (await f.ask(stream=number == 1)).status == 504
-        assert await f.breaker(A) == "open"
-        for _ in range(3):
-            assert await f.text(stream=False) == WHOLE
-        assert f.calls == (3, 3)
-
-
-async def test_an_upstream_that_only_one_model_is_on() -> None:
-    """Each model is asked for where it is; and when that is gone, nobody waits for the other."""
-    settings = {"engines.openai.health_interval_s": "0.05", "engines.openai.max_health_misses": "1"}
-    async with fake_upstream(models=["m", "x"]) as a, fake_upstream(models=["m", "y"]) as b:
-        async with gateway(a, {**settings, "engines.openai.url": f"{a.url},{b.url}"}) as served:
-            recorder, replicas = served.recorder, served.runtime.pools[0].dispatcher.replicas
-            await recorder.until(lambda: all(r.ready for r in replicas.values()), "both are there")
-            listed = {model["id"] for model in (await get(served.port, "/v1/models")).json()["data"]}
-            assert listed == {"m", "x", "y"}
-            for model, fake in (("x", a), ("y", b)) * 4:
-                before = len(fake.asked)
-                assert (await ask_for(served.port, model)).status == 200
-                assert len(fake.asked) == before + 1
-            await b.server.stop_listening()
-            await recorder.until(lambda: recorder.states[-1][:2] == (B, "crashed"), "it is gone")
-            assert (await ask_for(served.port, "y")).status == 503
-            assert (await ask_for(served.port, "x")).status == 200
-            assert (await get(served.port, "/health/ready")).status == 200
-
-
-async def ask_for(port: int, model: str) -> Any:
-    async with connected(port) as client:
-        await client.send(post(chat_body(model)))
-        return await client.reply()
-
-
-async def test_several_upstreams_share_the_load() -> None:
-    async with fleet(hangs, hangs) as f:
-        clients = []
-        for _ in range(8):
-            client = connected(f.served.port)
-            await (await client.__aenter__()).send(post(chat_body("m", stream=True)))
-            clients.append(client)
-        await f.served.recorder.until(lambda: len(f.served.recorder.dispatches) == 8, "all run")
-        replicas = [replica for _, replica in f.served.recorder.dispatches]
-        assert replicas.count(A) == replicas.count(B) == 4
-        for client in clients:
-            await client.__aexit__(None, None, None)
-        await f.served.settled(8)
-        assert {record.outcome for record in f.served.recorder.records} == {Outcome.CANCELLED}

@@ -1,4 +1,4 @@
-"""docs/field-cases.md says the truth: every case has its row, every test it names is there and named after it."""
+"""docs/field-cases.md says the truth: every case has its row, and every file it names has tests of the case."""
 
 from __future__ import annotations
 

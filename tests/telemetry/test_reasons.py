@@ -27,8 +27,9 @@ def reasons_given() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 for keyword in node.keywords:
-                    if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant):
-                        yield str(keyword.value.value), str(where)
+                    value = keyword.value
+                    if keyword.arg == "reason" and isinstance(value, ast.Constant) and value.value:
+                        yield str(value.value), str(where)
 
 
 def test_each_reason_of_the_source_has_a_label() -> None:

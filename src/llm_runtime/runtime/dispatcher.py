@@ -64,6 +64,7 @@ class Dispatcher:
         self._deciding = False
         self._decide_again = False
         self._stopped = False
+        self._left_alone: set[str] = set()
         for replica in replicas:
             replica.health.on_change = partial(self._health_changed, replica)
 
@@ -146,8 +147,11 @@ class Dispatcher:
         self.kick()
 
     def _health_changed(self, replica: Replica) -> None:
-        status = replica.status
-        self._events.engine_state(replica.id, status.state.value, status.reason)
+        is_open = replica.health.is_open
+        if is_open is not (replica.id in self._left_alone):
+            self._left_alone ^= {replica.id}
+            status = replica.status
+            self._events.engine_state(replica.id, status.state.value, status.reason)
         self.replica_changed()
 
     # ---- deciding
@@ -230,7 +234,10 @@ class Dispatcher:
 
     def _fail_hopeless(self, handles: Sequence[RequestHandle]) -> None:
         """No engine that has the model is up and none will come back soon: waiting is pointless, so say so
-        now."""
+        now. Of those that still wait."""
+        handles = [handle for handle in handles if self._waiting.get(handle.request.id) is handle]
+        if not handles:
+            return
         hopeless = [replica for replica in self.replicas.values() if _is_hopeless(replica.status)]
         if not hopeless:
             return
@@ -241,7 +248,7 @@ class Dispatcher:
         retry_after_s = min(waits_s, default=None)
         for handle in handles:
             request = handle.request
-            if self._waiting.get(request.id) is not handle or any(r.serves(request.model) for r in others):
+            if any(replica.serves(request.model) for replica in others):
                 continue
             del self._waiting[request.id]
             self._core.withdraw(request.id, now)

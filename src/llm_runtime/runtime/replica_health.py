@@ -28,7 +28,8 @@ class ReplicaHealth:
         self.on_change: Callable[[], None] | None = None
         self._rules = rules
         self._rest_until: float | None = None
-        self._trial: Lease | None = None
+        self._trials: set[Lease] = set()
+        self._is_tried = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
@@ -48,25 +49,23 @@ class ReplicaHealth:
         open, or another when the last is long under way."""
         if self.breaker.state is BreakerState.CLOSED:
             return True
-        return self._trial is None and not num_placed
+        return not self._is_tried and not num_placed
 
     def granted(self, lease: Lease) -> None:
         if self._rules is not None and self.breaker.state is BreakerState.HALF_OPEN:
-            self._trial = lease
+            self._trials.add(lease)
+            self._is_tried = True
             self._after("trial", self._rules.open_s, self._trial_is_long)
 
     def answering(self, lease: Lease) -> None:
         """The first of an answer has come: enough of a trial."""
-        if lease is self._trial:
+        if lease in self._trials:
             self._become(Verdict.ANSWERED, lease, 0.0)
 
     def judged(self, verdict: Verdict, lease: Lease, now: float, retry_after_s: float | None = None) -> None:
         """An attempt has ended. now: monotonic. retry_after_s: what a busy replica asked for."""
         if verdict is Verdict.BUSY:
             self._rest(now, retry_after_s or 0.0)
-        elif verdict is Verdict.ANSWERED and self._rest_until is not None:
-            self._rest_until = None
-            self._drop("rest")
         self._become(verdict, lease, now)
 
     def close(self) -> None:
@@ -80,9 +79,10 @@ class ReplicaHealth:
         rules, before = self._rules, self.breaker
         if rules is None:
             return
-        is_trial = lease is self._trial
+        is_trial = lease in self._trials
         if is_trial:
-            self._trial = None
+            self._trials.discard(lease)
+            self._is_tried = False
             self._drop("trial")
         if before.state is BreakerState.HALF_OPEN and not is_trial:
             return  # begun before it was opened: old news
@@ -90,6 +90,8 @@ class ReplicaHealth:
             self.breaker = before.failed(now, rules)
         elif verdict is Verdict.ANSWERED:
             self.breaker = before.answered()
+        if self.breaker.state is not BreakerState.HALF_OPEN:
+            self._trials.clear()
         if self.breaker.state is BreakerState.OPEN and before.state is not BreakerState.OPEN:
             self._after("open", self.breaker.open_until - now, self._time_is_over)
         if is_trial or self.breaker.state is not before.state:
@@ -106,7 +108,7 @@ class ReplicaHealth:
         self._changed()
 
     def _trial_is_long(self) -> None:
-        self._trial = None
+        self._is_tried = False
         self._changed()
 
     def _time_is_over(self) -> None:
