@@ -266,8 +266,8 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "How long a request that fits on no free replica lets later ones pass it."
         ),
         "routing.max_attempts": Row(
-            "Engines that may be given one request, all told, as long as nothing of an answer was sent to its "
-            "client; 1: none is tried again. A client can lower it: `x-max-attempts`."
+            "Engines that may be given one request, all told, as long as nothing of an answer was sent; "
+            "1: none is tried again. A client can lower it: `x-max-attempts`."
         ),
         "routing.retry_unanswered": Row(
             "Tries again, on another replica, also where an engine may have begun to compute: its connection "

@@ -36,6 +36,7 @@ OPERATIONS = {
     "createResponse": "/responses",
     "createEmbedding": "/embeddings",
 }
+TEXTS = {"/completions": "prompt", "/responses": "input"}
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
 EXPECTED = {200, 400, 404, 413, 415, 422}
 ANSWERS: dict[str, Any] = {
@@ -72,7 +73,7 @@ def description() -> Any:
 
 
 async def answer(peer: Peer, request: bytes) -> None:
-    """What an upstream that has everything answers; never a stream, which is made of it where one was asked."""
+    """What an upstream that has everything answers, never as a stream: that is made of it."""
     await peer.send(reply(ANSWERS[path_of(request).removeprefix("/v1")]))
 
 
@@ -154,6 +155,8 @@ def test_no_request_is_a_server_error(
         body = case.body
         if isinstance(body, dict) and (mode.is_positive or isinstance(body.get("model"), str)):
             body = {**body, "model": model}  # else all would be a 404
+        if isinstance(body, dict) and mode.is_positive and body.get(text := TEXTS.get(path, "model")) is None:
+            body = {**body, text: "hi"}  # what the description lets one leave out, and we do not
         raw = json.dumps(body, default=repr).encode() if not isinstance(body, bytes) else body
         got = servers.run(send(server, f"/v1{path}", raw))
         check(got, raw)

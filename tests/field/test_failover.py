@@ -134,13 +134,15 @@ async def test_f31_c_a_throttled_upstream_rests_and_the_other_serves(stream: boo
 
 
 async def test_f31_c_alone_it_is_passed_on_with_its_time() -> None:
-    async with fake_upstream(answers(status("429 Too Many Requests", retry_after="5"))) as fake:
-        async with gateway(fake, THRESHOLD) as served:
-            f = Fleet(fake, fake, served)
-            for _ in range(5):
-                got = await f.ask()
-                assert (got.status, got.headers["retry-after"]) == (429, "5")
-            assert len(fake.asked) == 5
+    async with (
+        fake_upstream(answers(status("429 Too Many Requests", retry_after="5"))) as fake,
+        gateway(fake, THRESHOLD) as served,
+    ):
+        f = Fleet(fake, fake, served)
+        for _ in range(5):
+            got = await f.ask()
+            assert (got.status, got.headers["retry-after"]) == (429, "5")
+        assert len(fake.asked) == 5
 
 
 async def test_f31_c_when_both_are_throttled_the_client_is_told_when() -> None:

@@ -83,20 +83,23 @@ async def test_f55_b_a_stopped_process_leaves_the_rotation_and_comes_back() -> N
 
 async def test_f55_h_all_upstreams_down_is_alive_and_not_ready() -> None:
     quick = {"engines.openai.health_interval_s": "0.05", "engines.openai.max_health_misses": "1"}
-    async with fake_upstream() as a, fake_upstream() as b:
-        async with gateway(a, {**quick, "engines.openai.url": f"{a.url},{b.url}"}) as served:
-            recorder, replicas = served.recorder, served.runtime.pools[0].dispatcher.replicas
-            await recorder.until(lambda: all(r.ready for r in replicas.values()), "both are there")
-            await a.server.stop_listening()
-            await recorder.until(lambda: not replicas["openai-0"].ready, "one is gone")
-            assert (await get(served.port, "/health/ready")).status == 200
-            await b.server.stop_listening()
-            await recorder.until(lambda: not any(r.ready for r in replicas.values()), "both are gone")
-            assert (await get(served.port, "/health/live")).status == 200
-            ready = await get(served.port, "/health/ready")
-            assert ready.status == 503
-            assert "does not accept connections" in ready.json()["reason"]
-            assert (await Fleet(a, b, served).ask()).status == 503
+    async with (
+        fake_upstream() as a,
+        fake_upstream() as b,
+        gateway(a, {**quick, "engines.openai.url": f"{a.url},{b.url}"}) as served,
+    ):
+        recorder, replicas = served.recorder, served.runtime.pools[0].dispatcher.replicas
+        await recorder.until(lambda: all(r.ready for r in replicas.values()), "both are there")
+        await a.server.stop_listening()
+        await recorder.until(lambda: not replicas["openai-0"].ready, "one is gone")
+        assert (await get(served.port, "/health/ready")).status == 200
+        await b.server.stop_listening()
+        await recorder.until(lambda: not any(r.ready for r in replicas.values()), "both are gone")
+        assert (await get(served.port, "/health/live")).status == 200
+        ready = await get(served.port, "/health/ready")
+        assert ready.status == 503
+        assert "does not accept connections" in ready.json()["reason"]
+        assert (await Fleet(a, b, served).ask()).status == 503
 
 
 async def test_f55_g_liveness_answers_at_once_while_huge_bodies_are_read() -> None:

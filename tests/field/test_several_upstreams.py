@@ -13,21 +13,24 @@ A, B = "openai-0", "openai-1"
 async def test_an_upstream_that_only_one_model_is_on() -> None:
     """Each model is asked for where it is; and when that is gone, nobody waits for the other."""
     settings = {"engines.openai.health_interval_s": "0.05", "engines.openai.max_health_misses": "1"}
-    async with fake_upstream(models=["m", "x"]) as a, fake_upstream(models=["m", "y"]) as b:
-        async with gateway(a, {**settings, "engines.openai.url": f"{a.url},{b.url}"}) as served:
-            recorder, replicas = served.recorder, served.runtime.pools[0].dispatcher.replicas
-            await recorder.until(lambda: all(r.ready for r in replicas.values()), "both are there")
-            listed = {model["id"] for model in (await get(served.port, "/v1/models")).json()["data"]}
-            assert listed == {"m", "x", "y"}
-            for model, fake in (("x", a), ("y", b)) * 4:
-                before = len(fake.asked)
-                assert (await ask_for(served.port, model)).status == 200
-                assert len(fake.asked) == before + 1
-            await b.server.stop_listening()
-            await recorder.until(lambda: recorder.states[-1][:2] == (B, "crashed"), "it is gone")
-            assert (await ask_for(served.port, "y")).status == 503
-            assert (await ask_for(served.port, "x")).status == 200
-            assert (await get(served.port, "/health/ready")).status == 200
+    async with (
+        fake_upstream(models=["m", "x"]) as a,
+        fake_upstream(models=["m", "y"]) as b,
+        gateway(a, {**settings, "engines.openai.url": f"{a.url},{b.url}"}) as served,
+    ):
+        recorder, replicas = served.recorder, served.runtime.pools[0].dispatcher.replicas
+        await recorder.until(lambda: all(r.ready for r in replicas.values()), "both are there")
+        listed = {model["id"] for model in (await get(served.port, "/v1/models")).json()["data"]}
+        assert listed == {"m", "x", "y"}
+        for model, fake in (("x", a), ("y", b)) * 4:
+            before = len(fake.asked)
+            assert (await ask_for(served.port, model)).status == 200
+            assert len(fake.asked) == before + 1
+        await b.server.stop_listening()
+        await recorder.until(lambda: recorder.states[-1][:2] == (B, "crashed"), "it is gone")
+        assert (await ask_for(served.port, "y")).status == 503
+        assert (await ask_for(served.port, "x")).status == 200
+        assert (await get(served.port, "/health/ready")).status == 200
 
 
 async def ask_for(port: int, model: str) -> Reply:

@@ -1,4 +1,4 @@
-"""F14 to F23, F28, F34, F35, F47: streams and answers of upstreams that are sloppy, odd or on their way out."""
+"""F14 to F23, F28, F34, F35, F47: streams and answers of upstreams that are sloppy, odd or about to die."""
 
 from __future__ import annotations
 
@@ -190,10 +190,12 @@ async def test_f34_the_log_names_the_upstream_and_the_client_is_not_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     page = reply(b"<html>nginx at 10.0.0.1</html>", "502 Bad Gateway", "text/html")
-    async with fake_upstream(answers(page)) as fake:
-        async with gateway(fake, {"telemetry.log_level": "info"}) as served:
-            got = await ask(served.port, post(chat_body("m")))
-            name = f"127.0.0.1:{fake.server.address.port}"
+    async with (
+        fake_upstream(answers(page)) as fake,
+        gateway(fake, {"telemetry.log_level": "info"}) as served,
+    ):
+        got = await ask(served.port, post(chat_body("m")))
+        name = f"127.0.0.1:{fake.server.address.port}"
     assert got.status == 502
     assert name not in repr(got)
     assert "10.0.0.1" not in repr(got)
@@ -238,9 +240,11 @@ async def test_f34_j_a_plain_answer_to_a_typed_stream_becomes_one(
 async def test_f34_h_a_redirect_is_not_followed_with_the_key() -> None:
     async with fake_upstream() as other:
         moved = reply(b"", "307 Temporary Redirect", "", location=f"{other.url}/v1/chat/completions")
-        async with fake_upstream(answers(moved)) as fake:
-            async with gateway(fake, {"engines.openai.api_key": "sk-UPSTREAMSECRET"}) as served:
-                assert (await ask(served.port, post(chat_body("m")))).status == 502
+        async with (
+            fake_upstream(answers(moved)) as fake,
+            gateway(fake, {"engines.openai.api_key": "sk-UPSTREAMSECRET"}) as served,
+        ):
+            assert (await ask(served.port, post(chat_body("m")))).status == 502
         assert other.server.requests == []
 
 

@@ -1,4 +1,4 @@
-"""docs/field-cases.md says the truth: every case has its row, and every file it names has tests of the case."""
+"""docs/field-cases.md says the truth: each case has its row, and each file it names has tests of the case."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ async def test_half_open_one_request_tries_and_the_others_wait_for_what_it_finds
             stream.end()
         for _, task in clients:
             await task
-    assert [state for _, state, _ in r.recorder.states] == ["ready", "crashed", "ready"]
+    assert [state for _, state, _ in r.recorder.states] == ["ready", "crashed", "ready", "stopped"]
 
 
 @virtual
@@ -182,7 +182,7 @@ async def test_who_waits_when_the_last_one_opens_is_told_at_once() -> None:
     async with rig(backend, rules=BreakerRules(1, 5.0, 60.0), limits=NO_LIMITS) as r:
         failing, failing_task = r.play(r.request("failing"))
         waiting, waiting_task = r.play(r.request("waiting"))
-        (await backend.got(0)).fail(BackendError("broke"))
+        (await backend.got(0)).fail(BackendError("broke"), free=False)
         await failing_task
         await waiting_task
     assert isinstance(failing.error, BackendError)

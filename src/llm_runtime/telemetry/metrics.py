@@ -35,9 +35,9 @@ class Counts:
     """Monotone counters; the comment behind each names its labels, in order."""
 
     __slots__ = (
-        "accepted", "attempts", "batch_sizes", "cached_tokens", "completion_tokens", "ended", "engine_state_changes",
-        "prompt_tokens", "refusals", "rejections", "replica_requests", "requests", "suspect_leases",
-        "tenant_requests", "tenant_tokens",
+        "accepted", "attempts", "batch_sizes", "cached_tokens", "completion_tokens", "ended",
+        "engine_state_changes", "prompt_tokens", "refusals", "rejections", "replica_requests", "requests",
+        "suspect_leases", "tenant_requests", "tenant_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:

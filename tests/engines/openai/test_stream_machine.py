@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
 
 import orjson
@@ -89,7 +90,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=4)
 
 def pieces(raw: bytes, cuts: list[int]) -> Iterator[bytes]:
     places = sorted({cut % (len(raw) + 1) for cut in cuts} | {0, len(raw)})
-    for start, stop in zip(places, places[1:], strict=False):
+    for start, stop in pairwise(places):
         yield raw[start:stop]
 
 
