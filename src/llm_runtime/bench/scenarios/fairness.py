@@ -58,8 +58,8 @@ REAL_LOAD = Load(50, 0.12, (24, 4), (8, 24), (4, 20), 20)
 SEEDS, QUICK_SEEDS = range(30), range(2)
 BENCH = Bench(num_threads=2)
 FAIR = SchedulingConfig(policy="fair")
-RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=4)
-REAL_RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=1)
+RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=4, fair_prompts=1, fair_credit_tokens=32768)
+REAL_RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=1, fair_prompts=1)
 ARMS: Mapping[str, Arm] = {
     "alone": Arm(FAIR, only=("light",)),
     "engine": ENGINE,
