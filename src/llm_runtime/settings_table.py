@@ -235,6 +235,10 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "With `fair`: slots kept free for tenants that have had less than their share, while there are "
             "such; 0 keeps every slot busy."
         ),
+        "scheduling.fair_prompts": Row(
+            "With `fair`: requests at their prompt at once on each engine, above which only tenants that "
+            "have had less than their share start another, while there are such; unset: any number."
+        ),
         "scheduling.shortest_patience": Row(
             "With `shortest`: for how many times its own predicted service a request may be overtaken by "
             "shorter ones that come later."

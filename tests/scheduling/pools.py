@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
 from llm_runtime.scheduling.base import (
     Decision,
@@ -115,8 +116,11 @@ class FakePool:
         return [placement.request_id for placement in self.decide(now).dispatch]
 
     def finish(self, request_id: str, now: float) -> None:
+        self.end(request_id, None, now)
+
+    def end(self, request_id: str, usage: Usage | None, now: float) -> None:
         self._leave(request_id)
-        self.scheduler.observe(RequestFinished(request_id, None), now)
+        self.scheduler.observe(RequestFinished(request_id, usage), now)
 
     def requeue(self, request_id: str, now: float) -> None:
         request = self._leave(request_id)

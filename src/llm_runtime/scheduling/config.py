@@ -21,6 +21,8 @@ class SchedulingConfig:
         weighted tokens (prompt 1, generated 2); a few seconds of what the pool serves.
     fair_reserve_slots: with `fair`, slots of a pool that are kept free for tenants below their share while
         there are such; 0 keeps every slot busy.
+    fair_prompts: with `fair`, requests at their prompt at once on each engine, above which only tenants
+        below their share start another, while there are such; None: any number.
     shortest_patience: with `shortest`, for how many times its own predicted service a request can be
         overtaken by shorter ones that come later.
     shortest_reserve_slots: with `shortest`, slots of a pool that requests predicted longer than the mean
@@ -42,6 +44,7 @@ class SchedulingConfig:
     priority_aging_boost_interval_s: Annotated[float, Gt(0)] | None = None
     fair_credit_tokens: Annotated[float, Ge(0)] = 4096.0
     fair_reserve_slots: Annotated[int, Ge(0)] = 0
+    fair_prompts: Annotated[int, Ge(1)] | None = None
     shortest_patience: Annotated[float, Ge(0)] = 8.0
     shortest_reserve_slots: Annotated[int, Ge(0)] = 0
     batch_slot_share: Annotated[float, Gt(0), Le(1)] | None = None

@@ -83,6 +83,8 @@ class FairFlows:
         self._version = 0
         self._shapes: Counter[Shape] = Counter()
         self._served_last: _Tenant | None = None
+        self._num_running = 0
+        self._num_busy = 0  # tenants with something running
         self._sweep_above = SWEEP_ABOVE
 
     def push(self, entry: Waiting) -> None:
@@ -103,7 +105,9 @@ class FairFlows:
     def take(self, entry: Waiting) -> None:
         tenant = self._leave(entry)
         tenant.flow.take(entry)
+        self._num_busy += not tenant.num_running
         tenant.num_running += 1
+        self._num_running += 1
         self._served_last = tenant
         entry.charged = self._cost(entry.request)
         self._charge(entry.request.tenant, tenant, entry.charged)
@@ -111,6 +115,8 @@ class FairFlows:
     def settle(self, entry: Waiting, usage: Usage | None) -> None:
         tenant = self._tenants[entry.request.tenant]
         tenant.num_running -= 1
+        self._num_running -= 1
+        self._num_busy -= not tenant.num_running
         spent = 0.0
         if usage is not None:
             spent = INPUT_WEIGHT * usage.prompt_tokens + OUTPUT_WEIGHT * usage.completion_tokens
@@ -118,9 +124,13 @@ class FairFlows:
         self._forget(entry.request.tenant)
 
     def is_favoured(self, entry: Waiting) -> bool:
-        """Its tenant has had less than its share."""
+        """Its tenant has had less than its share, and runs less than half of what is running by tenant: a
+        crowd that comes after a pause is owed something too, but not the slots kept for small ones."""
         tenant = self._tenants.get(entry.request.tenant)
-        return tenant is not None and tenant.credit > 0
+        if tenant is None or tenant.credit <= 0:
+            return False
+        num_busy = self._num_busy + (not tenant.num_running)
+        return 2 * tenant.num_running * num_busy <= self._num_running
 
     def head(self, refused: Collection[Shape]) -> Waiting | None:
         if all(shape in refused for shape in self._shapes):

@@ -217,6 +217,8 @@ class PoolScheduler:
             self._batching.released()
         again = decided.batch_closed and not capacity.exhausted
         wake_at = now if again else self._next_deadline()
+        if decided.closed and self._reserve is not None and self._reserve.prompts is not None:
+            wake_at = _earlier(wake_at, self._prompt_over_at(now))
         if decided.closed and self._caps is not None:
             wake_at = _earlier(wake_at, self._caps.wake_at(capacity.size, now))
         back, shed = self._victims(now, capacity)
@@ -285,8 +287,17 @@ class PoolScheduler:
             return False
         if reserve is None:
             return True
+        at_prompt = self._at_prompt(now) if reserve.prompts is not None else []
         is_favoured = self._bands.is_favoured(entry)
-        return reserve.allows(request, is_favoured=is_favoured, num_slots=capacity.size.num_slots)
+        return reserve.allows(request, capacity.size, is_favoured=is_favoured, num_at_prompt=len(at_prompt))
+
+    def _at_prompt(self, now: float) -> list[Running]:
+        return [each for each in self._running.values() if not each.at_work(now)]
+
+    def _prompt_over_at(self, now: float) -> float | None:
+        """When the first of those prompts should be done whose end nobody tells."""
+        untold = [each.prompt_until for each in self._at_prompt(now) if not each.entry.request.stream]
+        return min(untold, default=None)
 
     def _blocks(self, entry: Waiting, now: float) -> bool:
         """Whether an entry that does not fit may no longer be passed."""

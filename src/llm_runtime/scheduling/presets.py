@@ -151,6 +151,8 @@ def _preemption(config: SchedulingConfig) -> Preemption | None:
 
 
 def _reserve(config: SchedulingConfig) -> Reserve | None:
-    kept = {"fair": config.fair_reserve_slots, "shortest": config.shortest_reserve_slots}
-    num_slots = kept.get(config.policy, 0)
-    return Reserve(num_slots) if num_slots else None
+    if config.policy == "fair" and (config.fair_reserve_slots or config.fair_prompts is not None):
+        return Reserve(config.fair_reserve_slots, config.fair_prompts)
+    if config.policy == "shortest" and config.shortest_reserve_slots:
+        return Reserve(config.shortest_reserve_slots)
+    return None

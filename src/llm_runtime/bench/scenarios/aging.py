@@ -45,7 +45,7 @@ LOAD, HIGH_SHARE, NUM_REQUESTS = 0.9, 0.15, 2500
 HIGH, LOW = 2, 8
 PROMPT, OUTPUT = (16, 0.6), (48, 0.8)
 """Median and sigma of log-normal lengths, cut at eight times the median."""
-DIVIDED_BY, REAL_SIZE, REAL_BACKLOG = 4, 0.03, 12
+DIVIDED_BY, REAL_SIZE, REAL_BACKLOG = 4, 0.045, 12
 STARVED_AFTER = 10.0
 SEEDS, QUICK_SEEDS = range(30), range(4)
 BENCH = Bench(num_threads=2)

@@ -54,12 +54,12 @@ BACKLOG = 8
 prompts of at once."""
 FLOOD_PER_UNIT, BUSY_PER_UNIT = 4 / 3, 2 / 3
 LOAD = Load(2100, 0.1, (1024, 16), (256, 768), (128, 384), 512)
-REAL_LOAD = Load(40, 0.12, (24, 4), (8, 24), (4, 20), 20)
+REAL_LOAD = Load(50, 0.12, (24, 4), (8, 24), (4, 20), 20)
 SEEDS, QUICK_SEEDS = range(30), range(2)
 BENCH = Bench(num_threads=2)
 FAIR = SchedulingConfig(policy="fair")
-RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=4)
-REAL_RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=1)
+RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=4, fair_prompts=1, fair_credit_tokens=32768)
+REAL_RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=1, fair_prompts=1)
 ARMS: Mapping[str, Arm] = {
     "alone": Arm(FAIR, only=("light",)),
     "engine": ENGINE,

@@ -38,7 +38,7 @@ from llm_runtime.scheduling.config import SchedulingConfig
 
 NUM_LIVE, LIVE_PER_UNIT, LIVE_PROMPT, LIVE_OUTPUT = 64, 0.27, 256, 128
 NUM_BATCH, BATCH_AT, BATCH_PROMPT, BATCH_OUTPUT = 128, 27.0, 1024, 256
-DIVIDED_BY, REAL_DIVIDED_BY, REAL_SIZE = 8, 16, 0.25
+DIVIDED_BY, REAL_DIVIDED_BY, REAL_SIZE = 8, 16, 0.2
 SEEDS, QUICK_SEEDS = range(30), range(6)
 OBJECTIVES = Multiples(ttft=10.0, e2e=8.0)
 BENCH = Bench(num_threads=2)
