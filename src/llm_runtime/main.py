@@ -66,7 +66,7 @@ from llm_runtime.telemetry.logging import configure_logging
 from llm_runtime.telemetry.loop_lag import LoopLag
 from llm_runtime.telemetry.metrics import MetricsCollector
 from llm_runtime.telemetry.prometheus import PrometheusExporter
-from llm_runtime.web.protocol import guarded_protocol
+from llm_runtime.web.protocol import server_protocol
 from llm_runtime.wire.passed_requests import (
     parse_embeddings,
     parse_messages,
@@ -328,7 +328,7 @@ def server_config(built: Built, loop: Literal["uvloop", "none"] = "uvloop") -> u
         built.app,
         host=server.host,
         loop=loop,
-        http=guarded_protocol(built.settings.limits.body_timeout_s),
+        http=server_protocol(built.settings.limits.body_timeout_s),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -33,7 +33,8 @@ from llm_runtime.web.asgi import (
     send_error,
 )
 from llm_runtime.web.body import check_media_type, read_body, refuse_unread
-from llm_runtime.web.disconnect import DisconnectWatch
+from llm_runtime.web.cycle import Cycle, cycle_of
+from llm_runtime.web.disconnect import watch
 from llm_runtime.web.errors import INTERNAL_ERROR, Header, row_of
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
@@ -62,6 +63,14 @@ class _Accepted(NamedTuple):
     translation: Translation | None
 
 
+class _Client(NamedTuple):
+    """cycle: where the client is at a connection of ours."""
+
+    receive: Receive
+    send: Send
+    cycle: Cycle | None
+
+
 class InferenceEndpoint:
     """One (method, path). Called by uvicorn in the request's own task."""
 
@@ -84,6 +93,7 @@ class InferenceEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrived_at = self._services.runtime.clock.now()
+        cycle = cycle_of(scope, send)
         headers = headers_of(scope)
         request_id = request_id_of(headers)
         request: RuntimeRequest | None = None
@@ -94,16 +104,16 @@ class InferenceEndpoint:
                 x_api_key=headers.get(b"x-api-key"),
                 x_tenant_id=headers.get(b"x-tenant-id"),
             )
-            body = await self._body(headers, receive)
+            body = await self._body(headers, receive, cycle)
             request, translation = await self._accept(_Arrival(arrived_at, headers, request_id, tenant), body)
             request_id = request.id
             permit = self._services.runtime.admit(request)
             handle = self._services.runtime.submit(request, permit)
             if request.stream:
                 told = headers.get(b"x-server-timing") == b"stream"
-                await self._stream(handle, translation, receive, send, told=told)
+                await self._stream(handle, translation, _Client(receive, send, cycle), told=told)
             else:
-                await self._plain(handle, translation, receive, send)
+                await self._plain(handle, translation, _Client(receive, send, cycle))
             if handle.cut_off:
                 await abort_connection(scope, send)
         except ClientGone:
@@ -133,11 +143,11 @@ class InferenceEndpoint:
 
     # ---- from bytes to a request
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _body(self, headers: Headers, receive: Receive, cycle: Cycle | None) -> bytes:
         check_media_type(headers)
         services = self._services
         timeout_s = services.runtime.limits.body_timeout_s
-        return await read_body(headers, receive, services.server.max_body_bytes, timeout_s)
+        return await read_body(headers, receive, services.server.max_body_bytes, timeout_s, cycle)
 
     async def _accept(self, arrival: _Arrival, body: bytes) -> _Accepted:
         if len(body) <= BIG_BODY_BYTES:
@@ -195,32 +205,32 @@ class InferenceEndpoint:
     # ---- from a request to bytes
 
     async def _plain(
-        self, handle: RequestHandle, translation: Translation | None, receive: Receive, send: Send
+        self, handle: RequestHandle, translation: Translation | None, client: _Client
     ) -> None:
         assert isinstance(handle, CompletionHandle)
-        async with DisconnectWatch(receive, handle.client_gone), handle:
+        async with watch(client.cycle, client.receive, handle.client_gone), handle:
             body = await handle.result()
             if translation is not None:
                 body = translation.reply(body)
             headers = self._reply_headers(handle)
             headers.append((b"content-type", b"application/json"))
             headers.append((b"content-length", b"%d" % len(body)))
-            await send_bytes(send, 200, headers, body)
+            await send_bytes(client.send, 200, headers, body)
 
     async def _stream(
         self,
         handle: RequestHandle,
         translation: Translation | None,
-        receive: Receive,
-        send: Send,
+        client: _Client,
         *,
         told: bool,
     ) -> None:
         """told: the client wants to be told at the end where the time went."""
         receipt = partial(_receipt, handle) if told else None
-        writer = StreamWriter(send, self._dialect, partial(self._stream_headers, handle), receipt)
+        head = partial(self._stream_headers, handle)
+        writer = StreamWriter(client.send, self._dialect, head, receipt, client.cycle)
         try:
-            async with DisconnectWatch(receive, handle.client_gone), handle:
+            async with watch(client.cycle, client.receive, handle.client_gone), handle:
                 await writer.run(handle if translation is None else translation.stream(handle))
         except LLMRuntimeError:
             if not writer.started:

@@ -56,6 +56,7 @@ class TranslatedStream:
     def finished(self) -> object | None:
         return self._handle.finished
 
-    async def pull(self) -> object:
+    async def pull(self, sink: object = None) -> object:
+        """Every item is written anew, so none goes past this task to a sink."""
         item = await self._handle.pull()
         return self._writer.feed(item) if item.__class__ is bytes and item else item

@@ -93,6 +93,10 @@ class Finished:
     failed: bool = False
 
 
+Sink = Callable[[bytes], bool]
+"""Takes bytes on their way to the client, never blocks. False: no more until the stream is pulled again."""
+
+
 class EngineStream(Protocol):
     """What one request gets from the engine; pulled by the request's own task, by nobody else.
 
@@ -123,6 +127,17 @@ class EngineStream(Protocol):
 
     def poke(self) -> None:
         """Makes a pending or the next pull return promptly. Safe at any time, from the loop."""
+        ...
+
+
+class PushingStream(EngineStream, Protocol):
+    """A stream that can save the wake-up of its task for every token."""
+
+    def push_to(self, sink: Sink | None) -> None:
+        """While a pull waits, hand what would be returned to `sink`, from wherever it arrives, with
+        `has_token` set for it; the pull goes on waiting. It returns what is no plain part of the answer
+        (its last bytes, an error, a note by `poke`) and b"" after the sink returned False.
+        """
         ...
 
 

@@ -15,7 +15,7 @@ import orjson
 from llm_runtime.core.errors import BackendError, BackendProtocolError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
-from llm_runtime.engines.base import Finished
+from llm_runtime.engines.base import Finished, Sink
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.wire.answers import AnswerReader, AssembledReply
@@ -82,6 +82,9 @@ class HttpStream:
         self._call = call
         self._owner = owner
         self._reader: AnswerReader | None = None
+        self._sink: Sink | None = None
+        self._held: bytes | Exception | None = None
+        self._failure: LLMRuntimeError | None = None
         if call.reader is None:
             self._reader = AssembledReply(call.options) if call.assemble else StreamRelay(call.options)
         self._has_head = False
@@ -99,6 +102,8 @@ class HttpStream:
         if self._released:
             raise StopAsyncIteration
         try:
+            if self._failure is not None:
+                raise self._failure
             if self.exchange is None:
                 call = self._call
                 self.exchange = self._upstream.request(
@@ -123,20 +128,51 @@ class HttpStream:
             raise self._failed(error) from error.__cause__
 
     async def _read(self, exchange: Exchange, reader: AnswerReader) -> bytes | Finished:
+        push = self._pushed if self._sink is not None else None
         while True:
-            data = await exchange.read()
+            data = await exchange.read(push)
             if data == b"":
-                return b""
-            out = reader.eof() if data is None else reader.feed(data)
-            self._owner.progressed()
-            self.has_token = reader.has_token
-            if reader.has_token and self.first_token_at is None:
-                self.first_token_at = self._owner.now()
+                held, self._held = self._held, None
+                if isinstance(held, Exception):
+                    raise held
+                if held is None:
+                    return b""
+                out = held
+            else:
+                out = reader.eof() if data is None else reader.feed(data)
+                self._note(reader)
             if reader.done:
                 self._end(reader)
                 return out if out else self._finish()
+            self._failure = reader.failure  # to be raised next, whether more arrives or not
             if out:
                 return out
+
+    def push_to(self, sink: Sink | None) -> None:
+        self._sink = sink
+
+    def _pushed(self, data: bytes) -> bool:
+        """From the connection's callback, while the task waits in `_read`. Whatever is not simply one
+        more part of the answer is left to the task, with what was made of the data."""
+        reader, sink = self._reader, self._sink
+        assert reader is not None
+        assert sink is not None
+        try:
+            out = reader.feed(data)
+            self._note(reader)
+            if reader.done or reader.failure is not None:
+                self._held = out
+                return False
+            return not out or sink(out)
+        except Exception as error:
+            self._held = error
+            return False
+
+    def _note(self, reader: AnswerReader) -> None:
+        self._owner.progressed()
+        self.has_token = reader.has_token
+        if reader.has_token and self.first_token_at is None:
+            self.first_token_at = self._owner.now()
 
     def _end(self, reader: AnswerReader) -> None:
         usage = reader.usage or reader.spent()

@@ -18,7 +18,7 @@ from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.timeline import Timeline
-from llm_runtime.engines.base import EngineStream, Finished, Run
+from llm_runtime.engines.base import EngineStream, Finished, Run, Sink
 from llm_runtime.runtime.decision import may_retry
 from llm_runtime.runtime.endings import ending, overdue
 from llm_runtime.runtime.pace import Due, Pace
@@ -56,6 +56,8 @@ class RequestHandle:
         self._pace = Pace(request, self.timeline, keep_alive_s=keep_alive_s, write_stall_s=write_stall_s)
         self._run: Run | None = None
         self._stream: EngineStream | None = None
+        self._push_to: Callable[[Sink | None], None] | None = None
+        self._sink: Sink | None = None
         self._grant: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -130,10 +132,12 @@ class RequestHandle:
 
     # ---- pulling (the request's own task)
 
-    async def pull(self) -> bytes | Finished:
+    async def pull(self, sink: Sink | None = None) -> bytes | Finished:
         """The next bytes for the client, `Finished` at the end, or b"" when only woken.
 
-        Raises what ended the request, an LLMRuntimeError, after telling the engine to stop.
+        sink: may get bytes while this waits, without a wake-up of this task (`base.PushingStream`); what
+        is returned comes after them. Raises what ended the request, an LLMRuntimeError, after telling
+        the engine to stop.
         """
         if self._error is not None or self._preempted:
             self._attend()
@@ -145,6 +149,9 @@ class RequestHandle:
                 stream = await self._granted_stream()
                 if stream is None:
                     return b""
+            if self._push_to is not None:
+                self._sink = sink
+                self._push_to(None if sink is None else self._pass)
             item = await stream.__anext__()
         except LLMRuntimeError as error:
             pace.client_at = self._clock.now()  # what is sent now is the news of this
@@ -156,8 +163,20 @@ class RequestHandle:
             pace.pulling = False
         if self._error is not None:
             self._raise()
-        if not item or item.__class__ is not bytes:
-            return item
+        if item and item.__class__ is bytes:
+            self._note(stream)
+        return item
+
+    def _pass(self, data: bytes) -> bool:
+        """Bytes that do not wait for the task: from the engine's callback to the client."""
+        assert self._stream is not None
+        assert self._sink is not None
+        self._note(self._stream)
+        return self._sink(data)
+
+    def _note(self, stream: EngineStream) -> None:
+        """What every item means, on whichever way it goes on."""
+        pace = self._pace
         pace.engine_at = pace.client_at = now = self._clock.now()
         if not pace.begun:
             self._begin()
@@ -165,7 +184,6 @@ class RequestHandle:
             if self.timeline.first_token_at is None:
                 self._dispatcher.first_token(self.request.id)
             self.timeline.token(now)
-        return item
 
     def _begin(self) -> None:
         """The commit point: from here on nothing can be tried again."""
@@ -207,7 +225,7 @@ class RequestHandle:
         lease = self.lease
         assert lease is not None
         self._abandon()
-        self.lease = self._run = self._stream = None
+        self.lease = self._run = self._stream = self._push_to = None
         self.timeline.dispatched_at = None
         self._dispatcher.requeue(self, lease)
 
@@ -234,6 +252,7 @@ class RequestHandle:
         self._num_attempts += 1
         self.lease, self._run = lease, run
         self._stream = run.stream(self.request.id)
+        self._push_to = getattr(self._stream, "push_to", None)
         self.replica = lease.replica
         self.timeline.dispatched_at = now
         self._wake()

@@ -59,7 +59,7 @@ async def send_error(
 
 async def abort_connection(scope: Scope, send: Send) -> None:
     """Drops what a client refuses to read. Closing would flush first, which is what never ends; ASGI
-    has no word for it, so this reaches for the transport of uvicorn's cycle where there is one.
+    has no word for it, so this reaches for the transport of the server's cycle where there is one.
     """
     server_send = scope.get(SERVER_SEND, send)
     transport = getattr(getattr(server_send, "__self__", None), "transport", None)

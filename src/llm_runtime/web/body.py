@@ -13,6 +13,7 @@ from llm_runtime.core.errors import (
     UnsupportedMediaType,
 )
 from llm_runtime.web.asgi import Headers, Receive, Send
+from llm_runtime.web.cycle import Cycle
 from llm_runtime.web.errors import WriteError, error_response
 from llm_runtime.wire.errors import error_body
 
@@ -35,9 +36,19 @@ def check_media_type(headers: Headers) -> None:
         )
 
 
-async def read_body(headers: Headers, receive: Receive, limit_bytes: int, timeout_s: float) -> bytes:
+async def read_body(
+    headers: Headers, receive: Receive, limit_bytes: int, timeout_s: float, cycle: Cycle | None = None
+) -> bytes:
     """The whole body. Raises BodyTooLarge as soon as the limit is known to be passed, ClientGone when
-    the client leaves, BodyTimeout when it does not finish in time."""
+    the client leaves, BodyTimeout when it does not finish in time.
+
+    cycle: of our own connection, which mostly has the body by now.
+    """
+    whole = cycle.whole_body() if cycle is not None else None
+    if whole is not None:
+        if len(whole) > limit_bytes:
+            raise _too_large(limit_bytes)
+        return whole
     declared = headers.get(b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)

@@ -1,89 +1,279 @@
-"""uvicorn's HTTP protocol with what it leaves out: limits on headers, and our error object where it finds
-that a client does not speak HTTP. The application never hears of such connections.
+"""One client connection: HTTP/1.1 in, cycles out. Takes the place of uvicorn's own protocol class behind
+the same ASGI application (`install`, or `http=` of uvicorn's configuration).
+
+Beyond that one it limits headers in size and time, puts its refusals into our error object, and spares
+what this server does not use: WebSockets, access lines, a timer and a task for every request.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import Any, cast
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+import httptools
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
 
 from llm_runtime.core.errors import BodyTimeout, HeadersTooLarge, InvalidRequest, LLMRuntimeError
-from llm_runtime.web.asgi import request_id_of
-from llm_runtime.web.errors import error_response
+from llm_runtime.web.asgi import ASGIApp, request_id_of
+from llm_runtime.web.cycle import Cycle
+from llm_runtime.web.errors import Header, error_response
 
 MAX_HEADER_BYTES = 64 * 1024
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """One connection. Made by uvicorn, on the loop's thread.
+class ServerProtocol(asyncio.Protocol):
+    """Made by uvicorn, used on the loop's thread.
 
     header_timeout_s: from connecting, or from a request's first byte, to the end of its headers.
     """
 
     header_timeout_s = 30.0
-    _header_timer: asyncio.TimerHandle | None = None
-    _in_headers = True
-    _num_header_bytes = 0
-    _deaf = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect_headers()
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self.transport: asyncio.Transport
+        self.write_paused = False
+        self.server_state = server_state
+        self._app = cast(ASGIApp, config.loaded_app)
+        self._app_state = app_state
+        self._root_path = config.root_path
+        self._keep_alive_s = float(config.timeout_keep_alive)
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        # A client may send its next request although this one's answer closes the connection.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._fixed_scope: dict[str, Any] = {}
+        self._writable: asyncio.Event | None = None
+        self._read_paused = False
+        self._deaf = False
+        # The request being read
+        self._in_headers = True
+        self._num_header_bytes = 0
+        self._url = b""
+        self._headers: list[Header] = []
+        self._expects_continue = False
+        # The latest request, and those before it that still wait for their turn
+        self._cycle: Cycle | None = None
+        self._waiting: deque[Cycle] = deque()
+        self._tasks: dict[Cycle, asyncio.Task[None]] = {}
+        # One timer for all limits: it looks at least once per shortest limit, and is never moved.
+        self._due_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_s = min(self.header_timeout_s, self._keep_alive_s)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.server_state.connections.add(cast(Any, self))
+        self._fixed_scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "server": get_local_addr(self.transport),
+            "client": get_remote_addr(self.transport),
+            "scheme": "https" if is_ssl(self.transport) else "http",
+            "root_path": self._root_path,
+        }
+        self._expect(self.header_timeout_s)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._deaf or self._parser is None:
             return
-        super().data_received(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # to what we do not speak: the request is answered as if it had not asked
+        except httptools.HttpParserError:
+            self._refuse(InvalidRequest("The request is not valid HTTP.", reason="invalid_http"))
+            return
         if self._in_headers and not self.transport.is_closing():
             self._num_header_bytes += len(data)
             if self._num_header_bytes > MAX_HEADER_BYTES:
                 self._refuse(HeadersTooLarge("The request's headers are too large."))
 
+    def eof_received(self) -> None:
+        """Half a connection is none: what is under way is cancelled."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server_state.connections.discard(cast(Any, self))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._parser = None  # it refers back to this object
+        self.resume_writing()
+        for cycle in (*self._tasks, *self._waiting):
+            cycle.lost()
+        self._waiting.clear()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    # ---- httptools
+
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
+        self._expects_continue = False
         if not self._in_headers:
-            self._expect_headers()
+            self._in_headers = True
+            self._num_header_bytes = 0
+            self._expect(self.header_timeout_s)
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        self._stop_timer()
-        if not self._deaf:
-            super().on_headers_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(InvalidRequest("The request is not valid HTTP.", reason="invalid_http"))
-
-    def _expect_headers(self) -> None:
-        self._in_headers = True
-        self._num_header_bytes = 0
-        self._header_timer = self.loop.call_later(self.header_timeout_s, self._headers_late)
-
-    def _stop_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _headers_late(self) -> None:
-        if self._num_header_bytes == 0 and self.cycle is None:
-            self.transport.close()  # it never said a word: a spare connection of a pool
+        self._due_at = None
+        parser = self._parser
+        if self._deaf or parser is None:
+            return
+        version = parser.get_http_version()
+        cycle = Cycle(
+            self,
+            self._scope(version, parser.get_method().decode("ascii")),
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            expects_continue=self._expects_continue,
+        )
+        before, self._cycle = self._cycle, cycle
+        if before is None or before.complete:
+            self._start(cycle)
         else:
+            self.pause_reading()
+            self._waiting.append(cycle)
+
+    def on_body(self, body: bytes) -> None:
+        if self._cycle is not None and not self._cycle.complete:
+            self._cycle.body_arrived(body)
+
+    def on_message_complete(self) -> None:
+        if self._cycle is not None and not self._cycle.complete:
+            self._cycle.body_ended()
+
+    def _scope(self, version: str, method: str) -> dict[str, Any]:
+        raw_path, query = self._url, b""
+        if not raw_path.startswith(b"/") or b"?" in raw_path or b"#" in raw_path:
+            parsed = httptools.parse_url(self._url)
+            raw_path, query = parsed.path, parsed.query or b""
+        path = raw_path.decode("ascii")
+        if "%" in path:
+            path = unquote(path)
+        root = self._root_path
+        return {
+            **self._fixed_scope,
+            "http_version": version,
+            "method": method,
+            "path": root + path,
+            "raw_path": root.encode("ascii") + raw_path,
+            "query_string": query,
+            "headers": self._headers,
+            "state": self._app_state.copy(),
+        }
+
+    # ---- cycles
+
+    def _start(self, cycle: Cycle) -> None:
+        task = self._loop.create_task(cycle.run(self._app))
+        self._tasks[cycle] = task
+        self.server_state.tasks.add(task)
+
+    def left(self, cycle: Cycle) -> None:
+        """For the cycle: its task ends."""
+        self.server_state.tasks.discard(self._tasks.pop(cycle))
+
+    def answered(self) -> None:
+        """For the cycle: its reply is complete; the next one's turn."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.resume_reading()
+        if self._waiting:
+            self._start(self._waiting.popleft())
+        elif not self._in_headers:
+            self._expect(self._keep_alive_s)
+
+    @property
+    def default_headers(self) -> list[Header]:
+        return self.server_state.default_headers
+
+    async def drained(self) -> None:
+        """For the cycle: until the client has read enough of what was written, or is gone."""
+        while self.write_paused:
+            if self._writable is None:
+                self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    def pause_reading(self) -> None:
+        if not self._read_paused:
+            self._read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._read_paused:
+            self._read_paused = False
+            self.transport.resume_reading()
+
+    def shutdown(self) -> None:
+        """For uvicorn, when the server ends: no further request."""
+        if self._cycle is None or self._cycle.complete:
+            self.transport.close()
+        else:
+            self._cycle.keep_alive = False
+
+    # ---- limits and refusals
+
+    def _expect(self, within_s: float) -> None:
+        now = self._loop.time()
+        self._due_at = now + within_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(now + min(within_s, self._look_s), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        due_at, now = self._due_at, self._loop.time()
+        if due_at is None or self.transport.is_closing():
+            return
+        if due_at > now:
+            self._timer = self._loop.call_at(min(due_at, now + self._look_s), self._look)
+        elif self._in_headers and (self._num_header_bytes or self._cycle is not None):
             self._refuse(BodyTimeout("The request's headers were not received in time."))
+        else:
+            self.transport.close()  # it never said a word, or has no more to say
 
     def _refuse(self, error: LLMRuntimeError) -> None:
         """Hears nothing more from this client, and says why if it can be said."""
         self._deaf = True
-        self._stop_timer()
-        cycle: RequestResponseCycle | None = self.cycle
-        if self.pipeline:
+        self._due_at = None
+        cycle = self._cycle
+        if self._waiting:
             self.transport.close()
-        elif cycle is not None and not cycle.response_complete and not cycle.more_body:
+        elif cycle is not None and not cycle.complete and not cycle.more_body:
             cycle.keep_alive = False  # the request before is whole, and still gets its answer
-        elif cycle is not None and cycle.more_body and cycle.response_started:
+        elif cycle is not None and cycle.more_body and cycle.started:
             self.transport.close()  # it was answered before its body went wrong
         else:
             self._say(error)
@@ -91,11 +281,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _say(self, error: LLMRuntimeError) -> None:
         status, headers, body = error_response(error, request_id_of({}))
-        closing = dict([*self.server_state.default_headers, *headers, (b"connection", b"close")])
+        closing = dict([*self.default_headers, *headers, (b"connection", b"close")])
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in closing.items()), b"\r\n"]
         self.transport.write(b"".join(lines) + body)
 
 
-def guarded_protocol(header_timeout_s: float) -> type[GuardedProtocol]:
+def server_protocol(header_timeout_s: float) -> type[ServerProtocol]:
     """The protocol with its limit, as uvicorn wants it: a class."""
-    return type("ServerProtocol", (GuardedProtocol,), {"header_timeout_s": header_timeout_s})
+    return type("ServerProtocol", (ServerProtocol,), {"header_timeout_s": header_timeout_s})

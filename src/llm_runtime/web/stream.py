@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from llm_runtime.core.errors import ClientGone, LLMRuntimeError
 from llm_runtime.web.asgi import Send
+from llm_runtime.web.cycle import Cycle
 from llm_runtime.web.errors import INTERNAL_ERROR, Header, error_object
 
 STREAM_HEADERS: tuple[Header, ...] = (
@@ -24,7 +25,11 @@ class Pullable(Protocol):
     @property
     def finished(self) -> object | None: ...
 
-    async def pull(self) -> Any: ...
+    async def pull(self, sink: Sink | None = None) -> Any: ...
+
+
+Sink = Callable[[bytes], bool]
+"""What `pull` may give bytes to while it waits; False: the client reads slowly."""
 
 
 class EventDialect(Protocol):
@@ -38,9 +43,10 @@ class StreamWriter:
     error still has a status of its own, afterwards it becomes the stream's last event.
 
     head: the headers, asked for when they go out. receipt: what a comment after the last event says.
+    cycle: of our own connection; then bytes go to the client without a turn of this task.
     """
 
-    __slots__ = ("_dialect", "_head", "_receipt", "_send", "started")
+    __slots__ = ("_cycle", "_dialect", "_head", "_receipt", "_send", "started")
 
     def __init__(
         self,
@@ -48,11 +54,13 @@ class StreamWriter:
         dialect: EventDialect,
         head: Callable[[], list[Header]],
         receipt: Callable[[], bytes] | None = None,
+        cycle: Cycle | None = None,
     ) -> None:
         self._send = send
         self._dialect = dialect
         self._head = head
         self._receipt = receipt
+        self._cycle = cycle
         self.started = False
 
     async def _start(self) -> None:
@@ -63,10 +71,9 @@ class StreamWriter:
     async def run(self, handle: Pullable) -> None:
         """Returns after the last byte. Raises what ended the stream early, after telling the client
         if the stream had begun."""
-        send = self._send
         try:
             while True:
-                item = await handle.pull()
+                item = await self._next(handle)
                 if item.__class__ is not bytes:
                     if not self.started:
                         await self._start()
@@ -79,7 +86,7 @@ class StreamWriter:
                 if not self.started:
                     await self._start()
                 if handle.finished is None:
-                    await send({"type": "http.response.body", "body": item, "more_body": True})
+                    await self._write(item)
                 else:
                     await self._end(item)
                     return
@@ -92,6 +99,19 @@ class StreamWriter:
             await self._fail(INTERNAL_ERROR)
             raise
 
+    async def _next(self, handle: Pullable) -> Any:
+        cycle = self._cycle
+        if cycle is None or not self.started:
+            return await handle.pull()
+        await cycle.drained()
+        return await handle.pull(cycle.write)
+
+    async def _write(self, data: bytes) -> None:
+        if self._cycle is not None:
+            self._cycle.write(data)
+        else:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
     async def _end(self, last: bytes) -> None:
         if self._receipt is not None:
             last += b": " + self._receipt() + b"\n\n"
@@ -101,7 +121,7 @@ class StreamWriter:
         handle.keep_alive_due = False
         if not self.started:
             await self._start()
-        await self._send({"type": "http.response.body", "body": self._dialect.keep_alive, "more_body": True})
+        await self._write(self._dialect.keep_alive)
 
     async def _fail(self, error: LLMRuntimeError) -> None:
         if self.started:

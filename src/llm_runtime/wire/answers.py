@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from llm_runtime.core.errors import BackendProtocolError
+from llm_runtime.core.errors import BackendProtocolError, LLMRuntimeError
 from llm_runtime.core.outcome import Usage
 from llm_runtime.wire.assemble import ReplyAssembler
 from llm_runtime.wire.bodies import PlainReply, normalise_body, stream_of_body
@@ -21,11 +21,13 @@ class AnswerReader(Protocol):
 
     `feed` and `eof` return what may be sent now, b"" when nothing is due; they raise BackendError, or
     what an error inside the answer means. done: the answer is complete, nothing more will come.
-    has_token: what was fed last brought tokens.
+    has_token: what was fed last brought tokens. failure: the answer failed, though the last `feed` still
+    had something to send; the next call raises it.
     """
 
     has_token: bool
     done: bool
+    failure: LLMRuntimeError | None
 
     def feed(self, data: bytes) -> bytes: ...
 
@@ -53,6 +55,7 @@ class AssembledReply:
     """A plain reply out of an event stream."""
 
     failed = False
+    failure: LLMRuntimeError | None = None  # raised at once: nothing is sent before the end
 
     def __init__(self, options: RelayOptions) -> None:
         self._assembler = ReplyAssembler(options)
@@ -93,6 +96,8 @@ class WholeBody:
     that reports no usage. streams: the client gets a stream, and its first token with this body; of
     a plain reply nobody knows when its first token was made.
     """
+
+    failure: LLMRuntimeError | None = None
 
     def __init__(
         self, shape: Callable[[bytes], PlainReply], estimate: Usage, *, streams: bool = False

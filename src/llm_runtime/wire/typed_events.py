@@ -31,8 +31,8 @@ class TypedEventRelay:
     """
 
     __slots__ = (
-        "_dialect", "_failure", "_num_token_events", "_options", "_reason", "_reported", "_splitter",
-        "done", "has_token",
+        "_dialect", "_num_token_events", "_options", "_reason", "_reported", "_splitter",
+        "done", "failure", "has_token",
     )  # fmt: skip
 
     def __init__(self, options: RelayOptions) -> None:
@@ -42,14 +42,14 @@ class TypedEventRelay:
         self._reported: Usage | None = None
         self._reason: str | None = None
         self._num_token_events = 0
-        self._failure: LLMRuntimeError | None = None
+        self.failure: LLMRuntimeError | None = None
         self.has_token = False
         self.done = False
 
     def feed(self, data: bytes) -> bytes:
         self.has_token = False
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         out: list[bytes] = []
         try:
             for event in self._splitter.feed(data):
@@ -57,15 +57,15 @@ class TypedEventRelay:
                     break
                 out.append(self._event(event))
         except LLMRuntimeError as error:
-            self._failure = error
+            self.failure = error
             if not any(out):
                 raise
         return b"".join(out)
 
     def eof(self) -> bytes:
         self.has_token = False
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         left = self._splitter.flush()
         out = b""
         if left and not self.done:

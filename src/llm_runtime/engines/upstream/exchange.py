@@ -14,6 +14,9 @@ from llm_runtime.core.errors import BackendError, LLMRuntimeError
 
 MAX_READ_BYTES = 64 * 1024
 
+Push = Callable[[bytes], bool]
+"""Takes what arrived, in the connection's own callback; False: the reader is to be woken."""
+
 
 class Carrier(Protocol):
     """What an exchange may ask of the connection (or of the attempt to get one) below it."""
@@ -37,6 +40,8 @@ class Exchange:
         "_loop",
         "_parts",
         "_poked",
+        "_push",
+        "_stopped",
         "_waiter",
         "ended",
         "has_started",
@@ -75,6 +80,8 @@ class Exchange:
         self._error: LLMRuntimeError | None = None
         self._parts: list[bytes] = []
         self._poked = False
+        self._push: Push | None = None
+        self._stopped = False
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -93,22 +100,28 @@ class Exchange:
             await self._wait()
         return True
 
-    async def read(self) -> bytes | None:
+    async def read(self, push: Push | None = None) -> bytes | None:
         """The body bytes that arrived since the last read, of a large backlog a part of about
         MAX_READ_BYTES; None at the end, b"" after `poke`.
 
+        push: gets what arrives while this waits, and the reader sleeps on; b"" after it returned False.
+        What comes in one read with the end of the answer, and what is too much at once, is returned.
         Raises what `head` raises, after everything that arrived before the failure was returned.
         """
         parts = self._parts
-        while not parts:
-            if self._poked:
-                self._poked = False
+        while self._stopped or not parts:
+            if self._poked or self._stopped:
+                self._poked = self._stopped = False
                 return b""
             if self._error is not None:
                 raise self._error
             if self.ended:
                 return None
-            await self._wait()
+            self._push = push
+            try:
+                await self._wait()
+            finally:
+                self._push = None
         self._poked = False
         if self.num_buffered > MAX_READ_BYTES:
             return self._read_some(parts)
@@ -172,7 +185,16 @@ class Exchange:
         self.num_buffered += len(body)
 
     def arrived(self) -> None:
-        self._wake()
+        push, parts = self._push, self._parts
+        if push is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
+            self._wake()
+            return
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self.num_buffered = 0
+        if not push(data):
+            self._stopped = True
+            self._wake()
 
     def finish(self) -> None:
         """The answer is complete."""

@@ -14,7 +14,6 @@ from llm_runtime.engines.base import Finished
 from llm_runtime.engines.vllm.calls import engine_ids, relay_options, vllm_body
 from llm_runtime.engines.vllm.core import EngineCore, Tally
 from llm_runtime.wire.answers import AnswerReader, generation_reader
-from llm_runtime.wire.relay import StreamRelay
 
 MAX_BUFFERED_BYTES = 256 * 1024
 
@@ -110,7 +109,7 @@ class InProcessStream:
             self._num_buffered = 0
             self._room.set()
             out = reader.feed(data)
-            if isinstance(reader, StreamRelay) and reader.failure is not None:
+            if reader.failure is not None:
                 self._error = reader.failure  # to be raised next, whether more arrives or not
         else:
             out = reader.eof()
