@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llm_runtime.core.outcome import Usage
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Load:
     """The pool as it stands when a request knocks. Counts in requests, slots and tokens.

@@ -204,9 +204,7 @@ class InferenceEndpoint:
 
     # ---- from a request to bytes
 
-    async def _plain(
-        self, handle: RequestHandle, translation: Translation | None, client: _Client
-    ) -> None:
+    async def _plain(self, handle: RequestHandle, translation: Translation | None, client: _Client) -> None:
         assert isinstance(handle, CompletionHandle)
         async with watch(client.cycle, client.receive, handle.client_gone), handle:
             body = await handle.result()

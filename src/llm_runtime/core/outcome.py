@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.timeline import Timeline
 
@@ -18,6 +19,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts as the engine reported them, summed over choices.
@@ -31,6 +33,7 @@ class Usage:
     estimated: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
     """Everything telemetry needs of a request that has ended.

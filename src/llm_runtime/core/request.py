@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from llm_runtime.core.quick import quick
+
 HIGHEST_PRIORITY = 0
 LOWEST_PRIORITY = 9
 DEFAULT_PRIORITY = 5
@@ -37,6 +39,7 @@ def priority_class(priority: int) -> PriorityClass:
     return PriorityClass.STANDARD if priority <= 6 else PriorityClass.BATCH
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
     """Seconds; None means no such limit. Each is measured by the handle, never by the engine.
@@ -56,6 +59,7 @@ class TimeLimits:
     first_byte_s: float | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RuntimeRequest:
     """One validated request.

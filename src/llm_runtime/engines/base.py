@@ -14,6 +14,7 @@ from typing import Protocol
 
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.wire.messages import TEXT_ONLY
 
@@ -61,6 +62,7 @@ class BackendInfo:
         return (self.model,) if self.models is None else self.models
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
     """state, and in words why, where it is not READY (for health answers; no paths, no secrets).
@@ -73,6 +75,7 @@ class BackendStatus:
     fail_fast: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Work:
     """One request and the slots granted for it."""
@@ -81,6 +84,7 @@ class Work:
     lease: Lease
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The last item of a stream. reason: OpenAI's finish reason (of choice 0).

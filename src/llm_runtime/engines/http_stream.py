@@ -15,6 +15,7 @@ import orjson
 from llm_runtime.core.errors import BackendError, BackendProtocolError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
+from llm_runtime.core.quick import quick
 from llm_runtime.engines.base import Finished, Sink
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.exchange import Exchange
@@ -26,6 +27,7 @@ from llm_runtime.wire.relay import StreamRelay
 MAX_ERROR_BODY_BYTES = 64 * 1024
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class EngineCall:
     """What is sent, and how the answer is read.
@@ -159,7 +161,10 @@ class HttpStream:
         assert sink is not None
         try:
             out = reader.feed(data)
-            self._note(reader)
+            self._owner.progressed()
+            self.has_token = reader.has_token
+            if self.first_token_at is None and reader.has_token:
+                self.first_token_at = self._owner.now()
             if reader.done or reader.failure is not None:
                 self._held = out
                 return False

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One replica at one instant. num_free_slots already counts what this decision has placed.

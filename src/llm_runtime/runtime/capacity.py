@@ -47,13 +47,12 @@ class ReplicaSlots(Protocol):
 class DecisionCapacity:
     """Implements `scheduling.base.Capacity`. Made for each decision by the decision core."""
 
-    __slots__ = ("_now", "_num_open", "_placed", "_replicas", "_router", "_views")
+    __slots__ = ("_now", "_num_open", "_replicas", "_router", "_views")
 
     def __init__(self, replicas: Mapping[str, ReplicaSlots], router: Router, now: float) -> None:
         self._replicas = replicas
         self._router = router
         self._now = now
-        self._placed: dict[str, int] = {}
         views = [replica.view(0) for replica in replicas.values()]
         self._views = {view.id: view for view in views if view.ready and not view.draining}
         self._num_open = sum([view.num_free_slots > 0 for view in self._views.values()])
@@ -61,9 +60,13 @@ class DecisionCapacity:
     def place(self, request: RuntimeRequest) -> str | None:
         chosen = self._router.choose(request, list(self._views.values()), self._now)
         if chosen is not None:
-            num_placed = self._placed[chosen] = self._placed.get(chosen, 0) + request.num_slots
-            self._views[chosen] = view = self._replicas[chosen].view(num_placed)
-            if view.num_free_slots <= 0:
+            before = self._views[chosen]
+            free = before.num_free_slots - request.num_slots
+            self._views[chosen] = ReplicaView(
+                before.id, before.num_slots, free, before.ready, before.draining, before.suspect,
+                before.accepts_batch,
+            )  # fmt: skip
+            if free <= 0:
                 self._num_open -= 1
         return chosen
 

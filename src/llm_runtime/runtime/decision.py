@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llm_runtime.admission.base import Load
 from llm_runtime.core.errors import BackendUnavailable, LLMRuntimeError, QueueTimeout, Shed
 from llm_runtime.core.outcome import Usage
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.capacity import DecisionCapacity, ReplicaSlots
@@ -30,6 +31,7 @@ MAX_ATTEMPTS = 3
 RETRY_AFTER_EVICTION_S = 1.0
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Requests to hand to one replica at once; they have left the queue."""
@@ -38,6 +40,7 @@ class Batch:
     request_ids: tuple[str, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Effects:
     """What to do now. What is named in `start` and `evict` has already left the queue.
@@ -94,12 +97,17 @@ class DecisionCore:
 
     def load(self, request: RuntimeRequest) -> Load:
         """The pool as the capacity gate sees it when this request knocks."""
-        free = self.num_free_slots
+        num_running = num_slots = free = 0
+        for replica in self._replicas.values():
+            num_running += replica.num_held
+            if replica.ready:
+                num_slots += replica.num_slots
+                free += max(replica.num_free, 0)
         return Load(
             num_waiting=len(self._waiting),
             num_waiting_tokens=self.num_waiting_tokens,
-            num_running=self.num_running,
-            num_slots=self.num_slots,
+            num_running=num_running,
+            num_slots=num_slots,
             num_free_slots=free,
             would_wait=bool(self._waiting) or free < request.num_slots,
         )

@@ -206,9 +206,12 @@ class Dispatcher:
 
     def _fail_if_hopeless(self) -> bool:
         """No engine is up and none will come back: waiting is pointless, so say so now."""
-        states = [replica.backend.status for replica in self.replicas.values()]
-        if not all(_is_hopeless(status) for status in states):
-            return False
+        states: list[BackendStatus] = []
+        for replica in self.replicas.values():
+            status = replica.backend.status
+            if not _is_hopeless(status):
+                return False
+            states.append(status)
         reason = next((status.reason for status in states if status.reason), "the engine is stopped")
         for handle in tuple(self._waiting.values()):
             self.withdraw(handle)
@@ -241,4 +244,5 @@ def _start(replica: Replica, works: Sequence[Work]) -> Run:
 
 
 def _is_hopeless(status: BackendStatus) -> bool:
-    return status.fail_fast or status.state in (BackendState.FAILED, BackendState.STOPPED)
+    state = status.state
+    return status.fail_fast or state is BackendState.FAILED or state is BackendState.STOPPED

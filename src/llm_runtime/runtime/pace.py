@@ -46,6 +46,7 @@ class Pace:
         "client_at",
         "ending",
         "engine_at",
+        "first_look_at",
         "pulling",
         "written",
     )
@@ -64,8 +65,17 @@ class Pace:
         self._timeline = timeline
         self._keep_alive_s = keep_alive_s if request.stream else None
         self._write_stall_s = write_stall_s
-        moving = (self._keep_alive_s, write_stall_s, request.limits.idle_s if request.stream else None)
-        self._looks_s = min((span for span in moving if span is not None), default=MAX_LOOK_S)
+        limits = request.limits
+        looks_s = MAX_LOOK_S
+        for span in (self._keep_alive_s, write_stall_s, limits.idle_s if request.stream else None):
+            if span is not None and span < looks_s:
+                looks_s = span
+        self._looks_s = first_s = looks_s
+        for span in (limits.request_s, limits.first_byte_s, limits.total_s):
+            if span is not None and span < first_s:
+                first_s = span
+        self.first_look_at = timeline.arrived_at + first_s
+        """Nothing can be due before this instant."""
         self.pulling = False
         self.engine_at = self.client_at = timeline.arrived_at
         self.begun = False

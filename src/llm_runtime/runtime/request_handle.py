@@ -75,7 +75,8 @@ class RequestHandle:
         except BaseException as error:
             self._end(error)
             raise
-        self._arm(now)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(self._pace.first_look_at - now, 0.0), self._on_timer)
         return self
 
     async def __aexit__(

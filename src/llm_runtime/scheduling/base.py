@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llm_runtime.core.outcome import Usage
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 
 
@@ -47,17 +48,20 @@ class Capacity(Protocol):
         ...
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Dispatched:
     request_id: str
     replica: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class FirstToken:
     request_id: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RequestFinished:
     """It left the engine, in whatever way. usage: what was spent, None if unknown."""
@@ -77,6 +81,7 @@ class Requeued:
 SchedulingEvent = Dispatched | FirstToken | RequestFinished | Requeued
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Placement:
     request_id: str
@@ -91,6 +96,7 @@ class Eviction:
     reason: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now. Everything named in `dispatch` and `evict` has already left the queue.

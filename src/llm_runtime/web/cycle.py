@@ -59,8 +59,8 @@ class Cycle:
     """
 
     __slots__ = (
-        "_arrived", "_body", "_chunked", "_expects_continue", "_head", "_left_bytes", "_news", "_wire", "complete",
-        "disconnected", "keep_alive", "more_body", "on_disconnect", "scope", "started",
+        "_arrived", "_body", "_chunked", "_expects_continue", "_head", "_left_bytes", "_news", "_wire",
+        "complete", "disconnected", "keep_alive", "more_body", "on_disconnect", "scope", "started",
     )  # fmt: skip
 
     def __init__(self, wire: Wire, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
@@ -241,7 +241,8 @@ class Cycle:
                 chunked = value.lower() == b"chunked"
         if says_close:
             self.keep_alive = False
-        if length is None and status not in NO_BODY_STATUSES and not chunked and self.scope["method"] != "HEAD":
+        has_body = status not in NO_BODY_STATUSES and self.scope["method"] != "HEAD"
+        if has_body and length is None and not chunked:
             if self.scope["http_version"] == "1.0":
                 self.keep_alive = False  # the end of the connection is the end of the body
             else:

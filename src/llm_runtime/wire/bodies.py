@@ -9,6 +9,7 @@ import orjson
 
 from llm_runtime.core.errors import BackendProtocolError
 from llm_runtime.core.outcome import Usage
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.wire.errors import upstream_error
 from llm_runtime.wire.events import finish_reason
@@ -18,6 +19,7 @@ from llm_runtime.wire.sse import DONE
 from llm_runtime.wire.usage import read_usage, usage_object
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PlainReply:
     """raw: the JSON for the client. usage: None if the engine did not say. finish_reason: of choice 0.

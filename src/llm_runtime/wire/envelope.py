@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from llm_runtime.core.quick import quick
 from llm_runtime.wire.dialects.chat import TEXT_MEMBERS
 
 # The inside of a JSON string: no bare quote, no control character, escapes in pairs.
@@ -26,6 +27,7 @@ _MARK = "\ufdd0slot\ufdd1"
 _ENCODED_MARK = orjson.dumps(_MARK)[1:-1]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """prefix, suffix: the raw ends; the suffix includes the blank line.

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_runtime.core.errors import InvalidRequest
+from llm_runtime.core.quick import quick
 from llm_runtime.wire.schemas.translate import missing, path
 
 TEXT_ONLY = frozenset({"text"})
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """messages: as sent, less the members that were null. text_bytes: UTF-8 bytes that a prompt is

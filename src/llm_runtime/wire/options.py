@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import EndpointKind
 
 TEXT_FINISH_REASONS = frozenset({"stop", "length", "content_filter"})
@@ -29,6 +30,7 @@ ENGINE_MEMBERS = frozenset({"timings", "prompt_progress", "__verbose"})
 """Top-level members that are the engine's own business."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RelayOptions:
     """One request as the wire sees it, and the quirks of the engine that answers.

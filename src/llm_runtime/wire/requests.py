@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from llm_runtime.core.errors import InvalidRequest
+from llm_runtime.core.quick import quick
 from llm_runtime.core.request import DEFAULT_PRIORITY
 from llm_runtime.wire.messages import TEXT_ONLY, read_messages, utf8_length
 from llm_runtime.wire.schemas.chat import ChatRequest, Tool
@@ -32,6 +33,7 @@ _CHAT_FIELDS = frozenset(ChatRequest.model_fields)
 _COMPLETIONS_FIELDS = frozenset(CompletionsRequest.model_fields)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
     """What a generation request asks for.
@@ -114,6 +116,7 @@ def parse_completions(body: dict[str, Any]) -> ParsedRequest:
     )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Prompt:
     num_prompts: int

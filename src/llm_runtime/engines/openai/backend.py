@@ -32,6 +32,10 @@ LINGER_S = 1.0
 """How long a connection may go on after its answer was complete, for the last bytes of the transfer."""
 
 
+_READY = BackendStatus(BackendState.READY)
+_STARTING = BackendStatus(BackendState.STARTING)
+
+
 class OpenAIBackend:
     """One upstream with all its models, which share its slots. Owned by the runtime; everything but
     `start` and `aclose` is called from the loop. It is also the owner of its streams."""
@@ -91,10 +95,10 @@ class OpenAIBackend:
         if self._task is not None and self._task.done():
             return BackendStatus(BackendState.FAILED, "the upstream's watch failed")
         found = self._watch.reachability
-        if found.up is None:
-            return BackendStatus(BackendState.STARTING)
         if found.up:
-            return BackendStatus(BackendState.READY)
+            return _READY
+        if found.up is None:
+            return _STARTING
         return BackendStatus(BackendState.CRASHED, found.reason, fail_fast=True)
 
     async def start(self, on_change: Callable[[], None]) -> None:

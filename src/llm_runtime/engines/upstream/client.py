@@ -6,6 +6,7 @@ repeat work. Time limits besides connecting are the caller's: it pokes or aborts
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,9 @@ from llm_runtime.engines.upstream.pool import Pool
 from llm_runtime.engines.upstream.protocol import Limits
 
 DEFAULT_LIMITS = Limits()
+
+_PATH = re.compile(r"/[^\x00- ]*")
+_LINE_END = re.compile(r"[\r\n\0]")
 
 
 class Upstream:
@@ -70,7 +74,7 @@ class Upstream:
     def _request_bytes(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
     ) -> bytes:
-        if not path.startswith("/") or any(character <= " " for character in path):
+        if _PATH.fullmatch(path) is None:
             raise ValueError(f"not a request path: {path!r}")
         parts = [f"{method} {path} HTTP/1.1\r\n".encode("ascii"), self._fixed]
         if headers:
@@ -84,7 +88,10 @@ class Upstream:
 
 
 def _encode(headers: Mapping[str, str]) -> bytes:
+    lines = []
     for name, value in headers.items():
-        if any(character in "\r\n\0" for character in name + value):
+        line = f"{name}: {value}"
+        if _LINE_END.search(line):
             raise ValueError(f"a header must not contain a line end: {name!r}")
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1")
+        lines.append(line + "\r\n")
+    return "".join(lines).encode("latin-1")

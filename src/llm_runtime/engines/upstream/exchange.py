@@ -38,7 +38,6 @@ class Exchange:
         "_carrier",
         "_error",
         "_loop",
-        "_parts",
         "_poked",
         "_push",
         "_stopped",
@@ -50,6 +49,7 @@ class Exchange:
         "num_buffered",
         "on_closed",
         "on_first_byte",
+        "parts",
         "payload",
         "same_process",
         "status",
@@ -72,13 +72,13 @@ class Exchange:
         """Whether no more bytes will come; what has arrived may still have to be read."""
         self.lost = False
         """Whether the connection went away under it: perhaps the engine died of this request."""
+        self.parts: list[bytes] = []
         self.num_buffered = 0
-        """Body bytes that arrived and are not read yet."""
+        """Body bytes that arrived and are not read yet; the connection adds to both."""
         self.on_first_byte: Callable[[], None] | None = None
         self.on_closed: Callable[[], None] | None = None
         self._carrier: Carrier | None = None
         self._error: LLMRuntimeError | None = None
-        self._parts: list[bytes] = []
         self._poked = False
         self._push: Push | None = None
         self._stopped = False
@@ -108,7 +108,7 @@ class Exchange:
         What comes in one read with the end of the answer, and what is too much at once, is returned.
         Raises what `head` raises, after everything that arrived before the failure was returned.
         """
-        parts = self._parts
+        parts = self.parts
         while self._stopped or not parts:
             if self._poked or self._stopped:
                 self._poked = self._stopped = False
@@ -179,13 +179,9 @@ class Exchange:
         if self.on_first_byte is not None:
             self.on_first_byte()
 
-    def append(self, body: bytes) -> None:
-        """Adds body bytes; the caller wakes the reader once for all of one arrival."""
-        self._parts.append(body)
-        self.num_buffered += len(body)
-
     def arrived(self) -> None:
-        push, parts = self._push, self._parts
+        """After all body bytes of one read of the connection were added."""
+        push, parts = self._push, self.parts
         if push is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
             self._wake()
             return

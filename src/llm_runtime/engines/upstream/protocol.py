@@ -175,8 +175,10 @@ class Connection(asyncio.Protocol):
         self._ends_at_eof = not (chunked or sized or status in WITHOUT_BODY)
 
     def on_body(self, body: bytes) -> None:
-        if self._exchange is not None:
-            self._exchange.append(body)
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.parts.append(body)
+            exchange.num_buffered += len(body)
 
     def on_message_complete(self) -> None:
         exchange, parser = self._exchange, self._parser
