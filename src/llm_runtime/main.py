@@ -66,7 +66,7 @@ from llm_runtime.telemetry.logging import configure_logging
 from llm_runtime.telemetry.loop_lag import LoopLag
 from llm_runtime.telemetry.metrics import MetricsCollector
 from llm_runtime.telemetry.prometheus import PrometheusExporter
-from llm_runtime.web.protocol import server_protocol
+from llm_runtime.web.protocol import install, server_protocol
 from llm_runtime.wire.passed_requests import (
     parse_embeddings,
     parse_messages,
@@ -270,6 +270,7 @@ def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], Abstr
         signals = SignalDrain(runtime)
         signals.take_over()
         _check_workers(signals.num_workers)
+        install(signals.server_config, settings.limits.body_timeout_s)
         host = signals.bound_host
         if host is not None:
             check_exposed(host, settings)

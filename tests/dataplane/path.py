@@ -101,6 +101,7 @@ class Wire:
         self.raw = b""
         self.gone = False
         self.num_answered = 0
+        self.closed = False
         self._room = asyncio.Event()
 
     # ---- `cycle.Wire`
@@ -125,7 +126,8 @@ class Wire:
         assert not self.gone, "written to a client that is known to be gone"
         self.raw += data
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
     def abort(self) -> None: ...
 

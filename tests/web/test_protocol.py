@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+import uvicorn
 
+from llm_runtime.web.protocol import ServerProtocol, install
 from tests.support.http import CHAT, Connection, chat_body, chunk, connected, post, request_head
 from tests.support.scripted import MODEL, ScriptedBackend, answer
 from tests.support.server import MOCK, Served, serve
@@ -162,6 +165,15 @@ async def test_headers_that_are_too_large(whole: bool) -> None:
         assert reply.status in ((200, 431) if whole else (431,))
 
 
+@pytest.mark.parametrize(("chosen", "ours"), [("auto", True), ("h11", False)])
+def test_a_uvicorn_of_somebody_else_speaks_it_too_unless_told_otherwise(chosen: Any, ours: bool) -> None:
+    config = uvicorn.Config(lambda: None, http=chosen)
+    config.load()
+    install(config, 3.0)
+    assert issubclass(config.http_protocol_class, ServerProtocol) is ours
+    install(None, 3.0)
+
+
 async def test_pipelined_requests_are_answered_in_order() -> None:
     backend = ScriptedBackend(on_open=answer("a"))
     async with serve(backend=backend) as server, connected(server.port) as connection:
@@ -171,3 +183,47 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
             reply = await connection.reply()
             assert (reply.status, reply.headers["x-request-id"]) == (200, f"r{number}")
         await server.at_rest()
+
+
+async def test_an_answer_to_the_older_protocol_ends_with_the_connection() -> None:
+    """HTTP/1.0 knows no chunks."""
+    async with serve(backend=ScriptedBackend(on_open=answer("a", "b"))) as server:
+        async with connected(server.port) as connection:
+            request = post(chat_body(MODEL, stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0")
+            await connection.send(request)
+            head = await connection.head()
+            assert "transfer-encoding" not in head.headers
+            assert head.headers["connection"] == "close"
+            body = b""
+            while data := await connection.read_some():
+                body += data
+            assert body.startswith(b"data: {")
+            assert body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_who_asks_first_is_told_to_go_on() -> None:
+    async with serve(backend=ScriptedBackend(on_open=answer("a"))) as server:
+        async with connected(server.port) as connection:
+            head, separator, body = post(chat_body(MODEL), headers={"expect": "100-continue"}).partition(
+                b"\r\n\r\n"
+            )
+            await connection.send(head + separator)
+            assert (await connection.head()).status == 100
+            await connection.send(body)
+            assert (await connection.reply()).status == 200
+
+
+async def test_head_has_the_headers_of_get_and_no_body() -> None:
+    async with serve() as server, connected(server.port) as connection:
+        await connection.send(request_head("HEAD", "/health/live", {"host": "x"}))
+        reply = await connection.reply(has_body=False)
+        assert (reply.status, int(reply.headers["content-length"]) > 0) == (200, True)
+        await connection.send(request_head("GET", "/health/live", {"host": "x"}))
+        assert (await connection.reply()).json() == {"status": "alive"}
+
+
+async def test_a_wish_to_speak_something_else_is_overheard() -> None:
+    async with serve() as server, connected(server.port) as connection:
+        wish = {"host": "x", "connection": "upgrade", "upgrade": "h2c"}
+        await connection.send(request_head("GET", "/health/live", wish))
+        assert (await connection.reply()).json() == {"status": "alive"}

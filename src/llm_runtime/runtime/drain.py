@@ -39,14 +39,19 @@ class SignalDrain:
         self._fatal = False
 
     @property
+    def server_config(self) -> Any:
+        """uvicorn's; None where the server is not uvicorn."""
+        return getattr(self._server, "config", None)
+
+    @property
     def bound_host(self) -> str | None:
         """The address uvicorn was told to bind; None where the server is not uvicorn."""
-        return getattr(getattr(self._server, "config", None), "host", None)
+        return getattr(self.server_config, "host", None)
 
     @property
     def num_workers(self) -> int:
         """Processes that uvicorn was told to serve with; this is one of them."""
-        return getattr(getattr(self._server, "config", None), "workers", None) or 1
+        return getattr(self.server_config, "workers", None) or 1
 
     def take_over(self) -> None:
         self._loop = asyncio.get_running_loop()

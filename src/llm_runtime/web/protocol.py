@@ -289,3 +289,10 @@ class ServerProtocol(asyncio.Protocol):
 def server_protocol(header_timeout_s: float) -> type[ServerProtocol]:
     """The protocol with its limit, as uvicorn wants it: a class."""
     return type("ServerProtocol", (ServerProtocol,), {"header_timeout_s": header_timeout_s})
+
+
+def install(config: Any, header_timeout_s: float) -> None:
+    """For a uvicorn that somebody else started, and that was left to choose its protocol class: it makes
+    connections of ours from now on. config: uvicorn's, None where the server is not uvicorn."""
+    if config is not None and config.http == "auto":
+        config.http_protocol_class = server_protocol(header_timeout_s)
