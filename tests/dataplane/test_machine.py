@@ -32,6 +32,9 @@ ERROR = frame({"error": {"message": "broke", "type": "server_error", "code": 500
 ENDS = st.sampled_from([STOP + USAGE + DONE, STOP + DONE, STOP, DONE, ERROR, b""])
 
 
+PATIENCE_S = 2.0
+
+
 class StreamPath(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +48,7 @@ class StreamPath(RuleBasedStateMachine):
         self.died = False
 
     def run(self, what: Any) -> Any:
-        return self.loop.run_until_complete(what)
+        return self.loop.run_until_complete(asyncio.wait_for(what, PATIENCE_S))
 
     @initialize(parts=st.lists(PARTS, max_size=8), end=ENDS)
     def start(self, parts: list[bytes], end: bytes) -> None:

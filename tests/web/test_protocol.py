@@ -187,30 +187,34 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 async def test_an_answer_to_the_older_protocol_ends_with_the_connection() -> None:
     """HTTP/1.0 knows no chunks."""
-    async with serve(backend=ScriptedBackend(on_open=answer("a", "b"))) as server:
-        async with connected(server.port) as connection:
-            request = post(chat_body(MODEL, stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0")
-            await connection.send(request)
-            head = await connection.head()
-            assert "transfer-encoding" not in head.headers
-            assert head.headers["connection"] == "close"
-            body = b""
-            while data := await connection.read_some():
-                body += data
-            assert body.startswith(b"data: {")
-            assert body.endswith(b"data: [DONE]\n\n")
+    async with (
+        serve(backend=ScriptedBackend(on_open=answer("a", "b"))) as server,
+        connected(server.port) as connection,
+    ):
+        request = post(chat_body(MODEL, stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0")
+        await connection.send(request)
+        head = await connection.head()
+        assert "transfer-encoding" not in head.headers
+        assert head.headers["connection"] == "close"
+        body = b""
+        while data := await connection.read_some():
+            body += data
+        assert body.startswith(b"data: {")
+        assert body.endswith(b"data: [DONE]\n\n")
 
 
 async def test_who_asks_first_is_told_to_go_on() -> None:
-    async with serve(backend=ScriptedBackend(on_open=answer("a"))) as server:
-        async with connected(server.port) as connection:
-            head, separator, body = post(chat_body(MODEL), headers={"expect": "100-continue"}).partition(
-                b"\r\n\r\n"
-            )
-            await connection.send(head + separator)
-            assert (await connection.head()).status == 100
-            await connection.send(body)
-            assert (await connection.reply()).status == 200
+    async with (
+        serve(backend=ScriptedBackend(on_open=answer("a"))) as server,
+        connected(server.port) as connection,
+    ):
+        head, separator, body = post(chat_body(MODEL), headers={"expect": "100-continue"}).partition(
+            b"\r\n\r\n"
+        )
+        await connection.send(head + separator)
+        assert (await connection.head()).status == 100
+        await connection.send(body)
+        assert (await connection.reply()).status == 200
 
 
 async def test_head_has_the_headers_of_get_and_no_body() -> None:

@@ -26,7 +26,7 @@ class Source:
         self.keep_alive_due = False
         self.finished: object | None = None
 
-    async def pull(self) -> Any:
+    async def pull(self, sink: Any = None) -> Any:
         item = self._items.pop(0)
         if isinstance(item, Exception):
             raise item

@@ -22,12 +22,11 @@ def quick(cls: type[T]) -> type[T]:
     trick does not carry: a `__post_init__`, a base with fields, fields that are not parameters.
     """
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    names = tuple(field.name for field in fields)
     if hasattr(cls, "__post_init__") or cls.__bases__ != (object,) or not all(f.init for f in fields):
         raise TypeError(f"{cls.__name__} is no plain dataclass")
     twin = type(f"{cls.__name__}InTheMaking", (object,), {"__slots__": cls.__dict__["__slots__"]})
     scope: dict[str, Any] = {"_become": object.__dict__["__class__"].__set__, "_twin": twin, "_cls": cls}
-    positional, named, body = ["self"], [], ["_become(self, _twin)"]
+    positional, named, body = ["self"], list[str](), ["_become(self, _twin)"]
     for field in fields:
         name = field.name
         value = name
@@ -50,6 +49,5 @@ def quick(cls: type[T]) -> type[T]:
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__module__ = cls.__module__
     made.__annotations__ = {**cls.__init__.__annotations__}
-    assert names
-    cls.__init__ = made  # type: ignore[misc]
+    cls.__init__ = made  # type: ignore[method-assign]
     return cls

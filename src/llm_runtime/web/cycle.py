@@ -250,12 +250,13 @@ class Cycle:
                 lines.append(b"transfer-encoding: chunked")
         if not self.keep_alive and not says_close:
             lines.append(b"connection: close")
+        lines.append(b"")
         text = b"\n".join(lines)
         if text.count(b"\n") != len(lines) - 1 or _NOT_IN_HEADERS.search(text):
             raise RuntimeError("Invalid HTTP header.")
         self._chunked = chunked
         self._left_bytes = length
-        self._head = STATUS_LINE[status] + text.replace(b"\n", b"\r\n") + b"\r\n\r\n"
+        self._head = STATUS_LINE[status] + text.replace(b"\n", b"\r\n") + b"\r\n"
 
     def _framed(self, data: bytes) -> bytes:
         """As it stands on the wire. Raises RuntimeError for more than was announced."""

@@ -122,7 +122,7 @@ class Exchange:
                 await self._wait()
             finally:
                 self._push = None
-        self._poked = False
+        # A poke is not answered by data: what came may be half an event, which says nothing to anybody.
         if self.num_buffered > MAX_READ_BYTES:
             return self._read_some(parts)
         data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -156,7 +156,7 @@ class Exchange:
         return b"".join(whole)
 
     def poke(self) -> None:
-        """Makes a pending or else the next `head` or `read` return at once."""
+        """Makes a pending or else the next `head` or `read` that finds nothing new return at once."""
         self._poked = True
         self._wake()
 
