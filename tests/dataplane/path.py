@@ -208,7 +208,7 @@ class Path:
         await turns()
 
     async def _serve(self) -> None:
-        permit = self.runtime.admit(self.request)
+        permit = await self.runtime.admit(self.request)
         self.handle = handle = self.runtime.submit(self.request, permit)
         dialect = dialect_for(EndpointKind.CHAT)
         writer = StreamWriter(self.cycle.send, dialect, lambda: [*STREAM_HEADERS], cycle=self.cycle)

@@ -331,6 +331,7 @@ class PoolScheduler:
             waiting=self._totals.by_class,
             reserve=self._reserve,
             is_favoured=self._bands.is_favoured(entry),
+            num_at_prompt=len(self._at_prompt(now)),
         )
         return why_it_waits(entry, capacity, obstacles, now)
 

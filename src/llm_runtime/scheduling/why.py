@@ -25,13 +25,14 @@ from llm_runtime.scheduling.reserve import Reserve
 @dataclass(frozen=True, slots=True)
 class Obstacles:
     """What a scheduler may have put in the way. held_until: of the batch that is forming; waiting: requests
-    by class; is_favoured: slots kept free are for the request."""
+    by class; is_favoured: slots kept free are for the request; num_at_prompt: requests at their prompt."""
 
     held_until: float | None = None
     caps: ClassCaps | None = None
     waiting: Mapping[PriorityClass, int] = field(default_factory=lambda: dict.fromkeys(PriorityClass, 0))
     reserve: Reserve | None = None
     is_favoured: bool = False
+    num_at_prompt: int = 0
 
 
 def why_it_waits(entry: Waiting, capacity: Capacity, obstacles: Obstacles, now: float) -> Head:
@@ -48,7 +49,7 @@ def why_it_waits(entry: Waiting, capacity: Capacity, obstacles: Obstacles, now: 
     elif caps is not None and not caps.allows(request, size, obstacles.waiting, now):
         reason, until = CLASS_CAP, caps.wake_at(size, now)
     elif reserve is not None and not reserve.allows(
-        request, is_favoured=obstacles.is_favoured, num_slots=size.num_slots
+        request, size, is_favoured=obstacles.is_favoured, num_at_prompt=obstacles.num_at_prompt
     ):
         reason = SLOTS_KEPT
     elif capacity.place(request) is None:
