@@ -175,7 +175,7 @@ def build(
         exporter=PrometheusExporter(sources),
         version=__version__,
     )
-    app = create_app(services, hot_paths(services), _lifespan(settings, runtime))
+    app = create_app(services, hot_paths(services), _lifespan(settings, runtime, events))
     return Built(app, runtime, settings, events)
 
 
@@ -276,13 +276,15 @@ def _learner(
     return learn
 
 
-def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    settings: Settings, runtime: Runtime, events: Events
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         signals = SignalDrain(runtime)
         signals.take_over()
         _check_workers(signals.num_workers)
-        install(signals.server_config, settings.limits.body_timeout_s)
+        install(signals.server_config, settings.limits.body_timeout_s, events.refused)
         host = signals.bound_host
         if host is not None:
             check_exposed(host, settings)

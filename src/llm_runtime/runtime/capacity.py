@@ -48,7 +48,7 @@ class ReplicaSlots(Protocol):
 class DecisionCapacity:
     """Implements `scheduling.base.Capacity`. Made for each decision by the decision core."""
 
-    __slots__ = ("_avoid", "_now", "_num_open", "_placed", "_replicas", "_router", "_views")
+    __slots__ = ("_avoid", "_now", "_num_open", "_replicas", "_router", "_views")
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class DecisionCapacity:
         self._avoid = avoid
         self._router = router
         self._now = now
-        self._placed: dict[str, int] = {}
         views = [replica.view(0) for replica in replicas.values()]
         self._views = {view.id: view for view in views if view.ready and not view.draining}
         self._num_open = sum([view.num_free_slots > 0 for view in self._views.values()])
@@ -74,9 +73,13 @@ class DecisionCapacity:
             views = [v for v in views if v.id not in avoid and v.serves(request.model)] or views
         chosen = self._router.choose(request, views, self._now)
         if chosen is not None:
-            num_placed = self._placed[chosen] = self._placed.get(chosen, 0) + request.num_slots
-            self._views[chosen] = view = self._replicas[chosen].view(num_placed)
-            if view.num_free_slots <= 0:
+            before = self._views[chosen]
+            free = before.num_free_slots - request.num_slots
+            self._views[chosen] = ReplicaView(
+                before.id, before.num_slots, free, before.ready, before.draining, before.suspect,
+                before.accepts_batch and not before.on_trial, before.on_trial, before.resting, before.models,
+            )  # fmt: skip
+            if free <= 0:
                 self._num_open -= 1
         return chosen
 

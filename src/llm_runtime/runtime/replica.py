@@ -80,7 +80,8 @@ class Replica:
             ready=self.ready,
             draining=self.draining,
             suspect=self.suspect,
-            accepts_batch=(not self.is_static or self.num_taken == 0) and self.health.accepts(num_placed),
+            accepts_batch=(not self.is_static or self.num_taken == 0) and self.health.accepts,
+            on_trial=self.health.on_trial,
             resting=self.health.resting,
             models=self.models,
         )

@@ -44,12 +44,15 @@ class ReplicaHealth:
         """Until an open breaker lets a request through again; None if it is not open."""
         return max(self.breaker.open_until - now, 0.0) if self.is_open else None
 
-    def accepts(self, num_placed: int) -> bool:
-        """num_placed: slots promised in the decision under way. One trial request at a time where half
-        open, or another when the last is long under way."""
-        if self.breaker.state is BreakerState.CLOSED:
-            return True
-        return not self._is_tried and not num_placed
+    @property
+    def on_trial(self) -> bool:
+        """One request at a time tries it."""
+        return self.breaker.state is BreakerState.HALF_OPEN
+
+    @property
+    def accepts(self) -> bool:
+        """On trial only if no request is trying it, or that one takes long."""
+        return not self._is_tried
 
     def granted(self, lease: Lease) -> None:
         if self._rules is not None and self.breaker.state is BreakerState.HALF_OPEN:

@@ -2,8 +2,8 @@
 the same ASGI application (`install`, or `http=` of uvicorn's configuration).
 
 Beyond that one it limits headers in size and time, puts its refusals into our error object, and spares
-what this server does not use: WebSockets, access lines, a timer and a task for every request.
-What is refused here the application never hears of, so it is told to `refused`.
+what this server does not use: WebSockets, access lines, a timer and a task for every request. The
+application never hears of what is refused here, so that is told to `refused`.
 """
 
 from __future__ import annotations
