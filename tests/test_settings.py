@@ -202,7 +202,7 @@ def test_the_longest_backoff_is_not_below_the_first() -> None:
 
 
 @pytest.mark.parametrize("variable", ["WEB_CONCURRENCY", "UVICORN_WORKERS"])
-def test_more_than_one_worker_is_refused_with_the_way_to_scale(variable: str) -> None:
+def test_f50_a_f41_f_more_than_one_worker_is_refused_with_the_way_to_scale(variable: str) -> None:
     message = refusal(lambda: load_settings({}, {variable: "2"}))
     assert message.startswith(f"{variable} = 2: ")
     assert "load balancer" in message
@@ -229,3 +229,18 @@ def test_a_tree_built_by_hand_is_checked_too() -> None:
         Settings().server = ServerConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().server.port = 1  # type: ignore[misc]
+
+
+def test_an_upstream_is_named_once() -> None:
+    with pytest.raises(ConfigError, match="twice"):
+        load_settings({}, {"LLM_RUNTIME_BACKEND": "openai", "LLM_RUNTIME_UPSTREAM_URL": "http://h, http://h"})
+
+
+def test_several_urls_are_shown_without_what_may_be_secret() -> None:
+    urls = "http://u:SECRET-1@h/v1?k=SECRET-2, http://i/v1"
+    assert TABLE["engines.openai.url"].shown(urls) == "http://***@h/v1?***, http://i/v1"
+
+
+def test_the_longest_pause_is_not_below_the_first() -> None:
+    with pytest.raises(ConfigError, match="breaker_open_max_s"):
+        load_settings({"routing.breaker_open_s": "60"}, {})

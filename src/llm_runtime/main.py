@@ -45,7 +45,7 @@ from llm_runtime.engines.registry import (
     NEEDS_SAFETENSORS,
     NEEDS_WEIGHTS,
     BackendSpec,
-    build_backend,
+    build_backends,
     weights_python,
 )
 from llm_runtime.engines.weights import resolve_safetensors
@@ -97,6 +97,7 @@ class Built:
     app: RuntimeApp
     runtime: Runtime
     settings: Settings
+    events: Events
 
 
 def build_app(settings: Settings) -> RuntimeApp:
@@ -121,11 +122,11 @@ def build(
     for warning in settings.warnings:
         log.warning("settings.warning", message=warning)
     clock = SystemClock()
-    backends = backends or (backend or engine_backend(settings, clock),)
-    backend = backends[0]
+    if not backends:
+        backends = [backend] if backend is not None else engine_backends(settings, clock)
     keys = ApiKeys(settings.server.api_keys)
     estimator = TokenEstimator()
-    metrics = MetricsCollector(models=backend.info.names, tenants=keys.tenants)
+    metrics = MetricsCollector(models=_names(backends), tenants=keys.tenants)
     events = FanOutEvents(metrics, LogEvents(lines), *listeners)
     queue_cap = _queue_cap(settings)
     runtime = _runtime(settings, backends, events, clock, queue_cap)
@@ -148,12 +149,17 @@ def build(
         exporter=PrometheusExporter(sources),
         version=__version__,
     )
-    app = create_app(services, _hot_paths(services), _lifespan(settings, runtime))
-    return Built(app, runtime, settings)
+    app = create_app(services, _hot_paths(services), _lifespan(settings, runtime, events))
+    return Built(app, runtime, settings, events)
 
 
 def engine_backend(settings: Settings, clock: Clock) -> Backend:
     """The configured engine, built and not started. Raises ConfigError."""
+    return engine_backends(settings, clock)[0]
+
+
+def engine_backends(settings: Settings, clock: Clock) -> list[Backend]:
+    """The same; several where there are several upstreams."""
     kind = settings.engines.backend
     model_path = None
     model_name = settings.model.name or kind
@@ -164,7 +170,7 @@ def engine_backend(settings: Settings, clock: Clock) -> Backend:
         python = weights_python(settings.engines, os.environ)
         model_name, weights = resolve_safetensors(settings.model, python, os.environ, log.info)
     batching = settings.scheduling
-    return build_backend(
+    return build_backends(
         BackendSpec(
             config=settings.engines,
             model_name=model_name,
@@ -195,26 +201,30 @@ def _state_dir() -> Path:
     return folder
 
 
+def _names(backends: Sequence[Backend]) -> tuple[str, ...]:
+    """Of all models, as far as they are known."""
+    return tuple(dict.fromkeys(name for backend in backends for name in backend.info.names))
+
+
 def _queue_cap(settings: Settings) -> QueueCap | None:
     size = settings.admission.max_queue_size
     return QueueCap(size) if size is not None else None
 
 
 def _runtime(
-    settings: Settings,
-    backends: Sequence[Backend],
-    events: Events,
-    clock: Clock,
-    queue_cap: QueueCap | None,
+    settings: Settings, backends: Sequence[Backend], events: Events, clock: Clock, queue_cap: QueueCap | None
 ) -> Runtime:
-    backend = backends[0]
+    # Engines of our own are watched and restarted; a breaker would only keep them from work.
+    rules = settings.routing.breaker if settings.engines.backend == "openai" else None
+    info = backends[0].info
     dispatcher = Dispatcher(
-        [Replica(f"{one.info.name}-{position}", one) for position, one in enumerate(backends)],
+        [Replica(f"{one.info.name}-{number}", one, rules) for number, one in enumerate(backends)],
         build_scheduler(settings.scheduling),
         Router(LeastLoad(), random.Random()),  # noqa: S311 - it only breaks ties
         events=events,
         clock=clock,
         cancel_timeout_s=settings.engines.supervision.cancel_timeout_s,
+        routing=settings.routing,
     )
     identity: list[AdmissionPolicy] = []
     rate = settings.admission.request_rate_limit_per_s
@@ -222,7 +232,7 @@ def _runtime(
         identity.append(RateLimit(rate, settings.admission.request_rate_limit_burst))
     capacity: list[AdmissionPolicy] = [queue_cap] if queue_cap is not None else []
     return Runtime(
-        [Pool(backend.info.model, backend.info.endpoints, dispatcher)],
+        [Pool(info.model, info.endpoints, dispatcher)],
         AdmissionController(identity, capacity),
         events=events,
         clock=clock,
@@ -264,13 +274,15 @@ def _hot_paths(services: Services) -> dict[str, InferenceEndpoint]:
     }
 
 
-def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    settings: Settings, runtime: Runtime, events: Events
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         signals = SignalDrain(runtime)
         signals.take_over()
         _check_workers(signals.num_workers)
-        install(signals.server_config, settings.limits.body_timeout_s)
+        install(signals.server_config, settings.limits.body_timeout_s, events.refused)
         host = signals.bound_host
         if host is not None:
             check_exposed(host, settings)
@@ -329,7 +341,7 @@ def server_config(built: Built, loop: Literal["uvloop", "none"] = "uvloop") -> u
         built.app,
         host=server.host,
         loop=loop,
-        http=server_protocol(built.settings.limits.body_timeout_s),
+        http=server_protocol(built.settings.limits.body_timeout_s, built.events.refused),
         ws="none",
         lifespan="on",
         log_config=None,

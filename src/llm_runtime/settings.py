@@ -16,6 +16,7 @@ from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.config import EnginesConfig, ModelConfig
 from llm_runtime.engines.ray.config import RayConfig
+from llm_runtime.routing.config import RoutingConfig
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.settings_leaves import Leaf, leaves
@@ -46,6 +47,7 @@ class Settings(BaseModel):
     model: ModelConfig = ModelConfig()
     engines: EnginesConfig = EnginesConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
+    routing: RoutingConfig = RoutingConfig()
     admission: AdmissionConfig = AdmissionConfig()
     limits: LimitsConfig = LimitsConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
@@ -84,6 +86,7 @@ class Settings(BaseModel):
         _check_exposure(self.server)
         _check_engines(self.engines)
         _check_ray(self.ray)
+        _check_routing(self.routing)
         return self
 
 
@@ -176,6 +179,9 @@ def _check_engines(engines: EnginesConfig) -> None:
             "engines.openai.url is not set: engines.backend = openai needs the server's URL, as in "
             "LLM_RUNTIME_UPSTREAM_URL=http://127.0.0.1:8080/v1"
         )
+    urls = [one.url for one in engines.openai.each]
+    if len(set(urls)) < len(urls):
+        raise ConfigError("engines.openai.url names the same server twice: each one is a replica of its own")
     if engines.backend == "llama.cpp" and llama.n_batch is not None and llama.n_batch < engines.concurrency:
         raise ConfigError(
             f"engines.llama_cpp.n_batch = {llama.n_batch} is below the number of slots, which kills the "
@@ -195,6 +201,14 @@ def _check_ray(ray: RayConfig) -> None:
         raise ConfigError(
             f"ray.max_replicas = {ray.max_replicas} is below the fewest: make it at least {ray.min_replicas} "
             "(ray.min_replicas)"
+        )
+
+
+def _check_routing(routing: RoutingConfig) -> None:
+    if routing.breaker_open_max_s < routing.breaker_open_s:
+        raise ConfigError(
+            f"routing.breaker_open_max_s = {routing.breaker_open_max_s} is below the first pause: make it at "
+            f"least {routing.breaker_open_s} (routing.breaker_open_s)"
         )
 
 

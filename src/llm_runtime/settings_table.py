@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_runtime.admission.config import AdmissionConfig
-from llm_runtime.engines.config import EnginesConfig, ModelConfig
+from llm_runtime.engines.config import EnginesConfig, ModelConfig, split_urls
 from llm_runtime.engines.ray.config import RayConfig
+from llm_runtime.routing.config import RoutingConfig
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.telemetry.config import TelemetryConfig
@@ -30,6 +31,7 @@ SECTIONS: Mapping[str, type] = types.MappingProxyType(
         "model": ModelConfig,
         "engines": EnginesConfig,
         "scheduling": SchedulingConfig,
+        "routing": RoutingConfig,
         "admission": AdmissionConfig,
         "limits": LimitsConfig,
         "telemetry": TelemetryConfig,
@@ -54,12 +56,16 @@ class Row:
         """The value of a setting that is not secret, as it may be printed."""
         if not self.is_url or not isinstance(value, str):
             return value
-        head, sign, rest = value.partition("://")
-        authority, slash, path = rest.partition("/")
-        user, at, host = authority.rpartition("@")
-        query = path.find("?")
-        path = path if query < 0 else f"{path[:query]}?***"
-        return f"{head}{sign}{'***' if user else ''}{at}{host}{slash}{path}"
+        return ", ".join(map(_shown_url, split_urls(value)))
+
+
+def _shown_url(url: str) -> str:
+    head, sign, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    query = path.find("?")
+    path = path if query < 0 else f"{path[:query]}?***"
+    return f"{head}{sign}{'***' if user else ''}{at}{host}{slash}{path}"
 
 
 TABLE: Mapping[str, Row] = types.MappingProxyType(
@@ -168,7 +174,8 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "engines.hf.start_timeout_s": Row("How long Transformers may take until the model is loaded."),
         "engines.openai.url": Row(
             "Upstream: where the OpenAI-compatible server is, as the SDKs' base URL; without a path `/v1` "
-            "is added. `unix:///path` is a socket.",
+            "is added. `unix:///path` is a socket. Several, separated by commas, are replicas, each with "
+            "slots of its own.",
             "UPSTREAM_URL",
             is_url=True,
         ),
@@ -257,6 +264,27 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         ),
         "scheduling.max_skip_s": Row(
             "How long a request that fits on no free replica lets later ones pass it."
+        ),
+        "routing.max_attempts": Row(
+            "Engines that may be given one request, all told, as long as nothing of an answer was sent; "
+            "1: none is tried again. A client can lower it: `x-max-attempts`."
+        ),
+        "routing.retry_unanswered": Row(
+            "Tries again, on another replica, also where an engine may have begun to compute: its connection "
+            "was lost, it answered 5xx or not as an engine does."
+        ),
+        "routing.retry_share": Row(
+            "Further attempts per request, over all requests of a pool (20 may be saved up, one comes in "
+            "each second); beyond it failures are passed on."
+        ),
+        "routing.breaker_failures": Row(
+            "Failures in a row after which an upstream is given no requests for a while."
+        ),
+        "routing.breaker_open_s": Row("For how long at first; doubles while it goes on failing."),
+        "routing.breaker_open_max_s": Row("For how long at most."),
+        "routing.breaker_silence_s": Row(
+            "A request that runs into a limit of time counts as the upstream's failure if nothing at all "
+            "came from it for so long."
         ),
         "admission.max_queue_size": Row(
             "Requests that may wait, per pool; more are refused with 503; unset: no limit.", "MAX_QUEUE_SIZE"

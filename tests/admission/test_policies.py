@@ -32,7 +32,7 @@ def test_the_default_burst_is_a_second_worth_and_at_least_one(rate: float, burst
     assert sum(retry_after_s(policy, 0.0) is None for _ in range(20)) == burst
 
 
-def test_clients_refused_together_come_back_one_by_one_and_are_let_in() -> None:
+def test_f40_e_clients_refused_together_come_back_one_by_one_and_are_let_in() -> None:
     """Field case F40 e: 200 at once; each returns when told and each is served at that first return."""
     policy = RateLimit(10.0, 10)
     told = [retry_after_s(policy, 1000.0) for _ in range(210)]

@@ -89,20 +89,20 @@ def test_who_waits_as_long_as_told_is_let_in(rate: float, burst: int, start: flo
         assert cost / rate <= 1e-9 + 4 * math.ulp(start) + 4 * math.ulp(burst) / rate
 
 
-def test_many_at_the_same_instant_pass_exactly_the_burst() -> None:
+def test_f41_d_many_at_the_same_instant_pass_exactly_the_burst() -> None:
     bucket = TokenBucket(1 / 3, 10)
     passed = [bucket.try_take(1, 123456.789) == 0 for _ in range(100)]
     assert passed == [True] * 10 + [False] * 90
 
 
-def test_eleventh_of_a_burst_of_ten_waits_one_second() -> None:
+def test_f41_b_eleventh_of_a_burst_of_ten_waits_one_second() -> None:
     bucket = TokenBucket(1, 10)
     waits = [bucket.try_take(1, 1000.0) for _ in range(11)]
     assert waits[:10] == [0.0] * 10
     assert waits[10] == pytest.approx(1.0)
 
 
-def test_a_stream_one_percent_too_fast_is_refused_about_once_in_a_hundred() -> None:
+def test_f41_b_a_stream_one_percent_too_fast_is_refused_about_once_in_a_hundred() -> None:
     bucket = TokenBucket(1, 10)
     for _ in range(10):
         bucket.try_take(1, 0.0)
@@ -110,14 +110,14 @@ def test_a_stream_one_percent_too_fast_is_refused_about_once_in_a_hundred() -> N
     assert 9 <= refused <= 11
 
 
-def test_sixty_a_minute_does_not_pass_twice_around_an_edge() -> None:
+def test_f41_a_sixty_a_minute_does_not_pass_twice_around_an_edge() -> None:
     bucket = TokenBucket(1, 60)
     first = sum(bucket.try_take(1, 59.5) == 0 for _ in range(60))
     second = sum(bucket.try_take(1, 60.5) == 0 for _ in range(60))
     assert (first, second) == (60, 1)
 
 
-def test_a_clock_that_steps_back_neither_grants_nor_locks() -> None:
+def test_f41_c_a_clock_that_steps_back_neither_grants_nor_locks() -> None:
     bucket = TokenBucket(1, 2)
     assert bucket.try_take(2, 5000.0) == 0
     assert bucket.try_take(1, 1400.0) == pytest.approx(1.0)

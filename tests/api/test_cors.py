@@ -57,7 +57,7 @@ def preflight(path: str, origin: str = UI) -> bytes:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/models", "/metrics", "/nowhere"])
-async def test_a_preflight_needs_no_key_and_takes_no_token(server: Served, path: str) -> None:
+async def test_f56_a_preflight_needs_no_key_and_takes_no_token(server: Served, path: str) -> None:
     for _ in range(10):
         reply = await send(server, preflight(path))
         assert reply.status in (200, 204)
@@ -68,7 +68,7 @@ async def test_a_preflight_needs_no_key_and_takes_no_token(server: Served, path:
     assert server.recorder.rejections == []
 
 
-async def test_another_origin_gets_nothing(server: Served) -> None:
+async def test_f56_another_origin_gets_nothing(server: Served) -> None:
     reply = await send(server, preflight(CHAT, EVIL))
     assert "access-control-allow-origin" not in reply.headers
     reply = await send(server, request_head("GET", "/health", {"host": "x", "origin": EVIL}))
@@ -76,7 +76,7 @@ async def test_another_origin_gets_nothing(server: Served) -> None:
     assert "access-control-allow-origin" not in reply.headers
 
 
-async def test_every_reply_can_be_read(server: Served) -> None:
+async def test_f56_every_reply_can_be_read(server: Served) -> None:
     origin = {"origin": UI}
     replies = {
         "plain": (200, post(chat_body(MODEL), headers={**KEY, **origin})),
@@ -99,12 +99,12 @@ async def test_every_reply_can_be_read(server: Served) -> None:
         assert "origin" in reply.headers["vary"].lower()
 
 
-async def test_without_an_origin_nothing_is_added(server: Served) -> None:
+async def test_f56_without_an_origin_nothing_is_added(server: Served) -> None:
     reply = await send(server, request_head("GET", "/health", {"host": "x"}))
     assert not any(name.startswith("access-control") for name in reply.headers)
 
 
-async def test_off_by_default() -> None:
+async def test_f56_off_by_default() -> None:
     async with serve() as server:
         reply = await send(server, preflight(CHAT))
         assert reply.status == 405

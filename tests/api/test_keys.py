@@ -59,7 +59,7 @@ async def test_without_a_good_key(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/health/"])
-async def test_probes_need_no_key(path: str) -> None:
+async def test_f55_i_probes_need_no_key(path: str) -> None:
     async with serve(WITH_KEYS) as server:
         for headers in ({}, bearer(WRONG), bearer(KEY)):
             assert (await get(server.port, path, headers)).status == 200
@@ -86,7 +86,9 @@ async def test_the_tenant_is_the_keys_and_not_the_headers() -> None:
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
-async def test_no_secret_and_no_prompt_anywhere(capfd: pytest.CaptureFixture[str], log_format: str) -> None:
+async def test_f58_a_b_d_f_h_no_secret_and_no_prompt_anywhere(
+    capfd: pytest.CaptureFixture[str], log_format: str
+) -> None:
     """At the most talkative level, with everything that can go wrong."""
     seen: list[str] = []
 
@@ -130,7 +132,7 @@ async def test_no_secret_and_no_prompt_anywhere(capfd: pytest.CaptureFixture[str
     assert "request.crashed" in everything
 
 
-async def test_a_forged_id_forges_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_f58_g_a_forged_id_forges_no_line(capfd: pytest.CaptureFixture[str]) -> None:
     """One JSON object per line, whatever a client sends."""
     logs = {"telemetry.log_level": "debug", "telemetry.log_format": "json"}
     async with serve({**MOCK, **logs}, backend=ScriptedBackend(on_open=answer("a"))) as server:

@@ -47,7 +47,7 @@ async def nonsense(server: Served, number: int) -> None:
             await connection.reply()
 
 
-async def test_the_number_of_series_does_not_depend_on_clients(server: Served) -> None:
+async def test_f46_a_b_c_d_the_number_of_series_does_not_depend_on_clients(server: Served) -> None:
     await nonsense(server, 0)
     before = await series(server)
     for number in range(1, 12):
@@ -58,7 +58,7 @@ async def test_the_number_of_series_does_not_depend_on_clients(server: Served) -
         assert marker not in everything
 
 
-async def test_the_served_model_keeps_its_name(server: Served) -> None:
+async def test_f46_the_served_model_keeps_its_name(server: Served) -> None:
     assert any(("model", "mock") in labels for _, labels in await series(server))
 
 
@@ -68,7 +68,7 @@ async def test_a_method_nobody_knows_is_refused_by_the_parser(server: Served) ->
         assert (await connection.reply()).status == 400
 
 
-async def test_both_forms_agree(server: Served) -> None:
+async def test_f46_both_forms_agree(server: Served) -> None:
     samples: dict[str, float] = {}
     text = (await get(server.port, "/metrics?format=prometheus")).body.decode()
     for family in text_string_to_metric_families(text):

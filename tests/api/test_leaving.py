@@ -29,7 +29,7 @@ def named(name: str, **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("phase", ["queued", "queued plain", "before the first token", "mid-stream", "plain"])
-async def test_leaving_ends_the_request_and_frees_the_slot(way: str, phase: str) -> None:
+async def test_f25_a_b_c_d_leaving_ends_the_request_and_frees_the_slot(way: str, phase: str) -> None:
     backend = ScriptedBackend(slots=1)
     async with serve(backend=backend) as server, connected(server.port) as other:
         connection = await Connection.open(server.port)
@@ -64,7 +64,7 @@ async def test_leaving_ends_the_request_and_frees_the_slot(way: str, phase: str)
         assert (metrics["active_requests"], metrics["failed_count"], metrics["rejected_count"]) == (0, 0, 0)
 
 
-async def test_the_waiting_one_starts_when_the_abandoned_one_stops() -> None:
+async def test_f25_the_waiting_one_starts_when_the_abandoned_one_stops() -> None:
     """Not when it would have ended by itself."""
     timing = {"engines.mock.prefill_latency_ms": "50", "engines.mock.decode_latency_ms": "50"}
     async with serve({**MOCK, **timing}, scheduling__max_batch_size="1") as server:
@@ -82,7 +82,7 @@ async def test_the_waiting_one_starts_when_the_abandoned_one_stops() -> None:
         await server.at_rest()
 
 
-async def test_an_impatient_sdk_never_runs_twice_at_once() -> None:
+async def test_f25_f_an_impatient_sdk_never_runs_twice_at_once() -> None:
     backend = ScriptedBackend(slots=8)
     most = 0
 
@@ -102,7 +102,7 @@ async def test_an_impatient_sdk_never_runs_twice_at_once() -> None:
         assert most == 1
 
 
-async def test_reset_at_once_300_times() -> None:
+async def test_f28_a_reset_at_once_300_times() -> None:
     async with serve({**MOCK, "engines.mock.decode_latency_ms": "5"}) as server:
         chance = random.Random(7)
         for number in range(300):
@@ -121,7 +121,7 @@ async def test_reset_at_once_300_times() -> None:
         assert metrics["failed_count"] == 0
 
 
-async def test_leaving_is_logged_as_leaving(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_f25_leaving_is_logged_as_leaving(capfd: pytest.CaptureFixture[str]) -> None:
     backend = ScriptedBackend(slots=1)
     async with serve(backend=backend, telemetry__log_level="info") as server:
         for stream in (False, True):
@@ -151,7 +151,7 @@ async def flood(backend: ScriptedBackend, connection: Connection, name: str) -> 
     return engine
 
 
-async def test_who_does_not_read_is_cut_and_nothing_piles_up() -> None:
+async def test_f28_e_f25_e_who_does_not_read_is_cut_and_nothing_piles_up() -> None:
     backend = ScriptedBackend(slots=2)
     async with (
         serve(backend=backend, limits__write_stall_timeout_s="0.3") as server,
@@ -192,7 +192,7 @@ async def test_it_is_cut_behind_cors_as_well() -> None:
         await server.no_connections()
 
 
-async def test_slow_readers_do_not_slow_others() -> None:
+async def test_f28_d_slow_readers_do_not_slow_others() -> None:
     backend = ScriptedBackend(slots=21)
     async with serve(backend=backend, limits__write_stall_timeout_s="30") as server:
         slow = [await Connection.open(server.port, receive_buffer_bytes=4096) for _ in range(20)]
@@ -222,7 +222,7 @@ async def connection_ready(engine: ScriptedStream, connection: Connection) -> No
     await connection.chunk()
 
 
-async def test_a_reader_that_is_only_slow_gets_everything() -> None:
+async def test_f28_d_a_reader_that_is_only_slow_gets_everything() -> None:
     backend = ScriptedBackend()
     async with (
         serve(backend=backend, limits__write_stall_timeout_s="1") as server,
@@ -267,7 +267,7 @@ async def test_a_plain_reply_that_nobody_reads_is_cut_too() -> None:
 # ---- all at once
 
 
-async def test_two_hundred_clients_that_do_as_they_like() -> None:
+async def test_f25_two_hundred_clients_that_do_as_they_like() -> None:
     """Random requests, random ways and moments of leaving; afterwards nothing is left of any of them."""
     chance = random.Random(20261129)
     timing = {"engines.mock.prefill_latency_ms": "3", "engines.mock.decode_latency_ms": "1"}

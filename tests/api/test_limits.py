@@ -42,7 +42,7 @@ def waits(reply: Reply) -> tuple[int, int]:
 # ---- rate
 
 
-async def test_one_request_too_many_and_the_wait_is_exact() -> None:
+async def test_f40_a_one_request_too_many_and_the_wait_is_exact() -> None:
     async with (
         serve(limited("4", "2")) as server,
         connected(server.port) as connection,
@@ -67,7 +67,7 @@ async def test_one_request_too_many_and_the_wait_is_exact() -> None:
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [("0.2", 5), ("1000", 1)])
-async def test_long_and_very_short_waits(rate: str, seconds: int) -> None:
+async def test_f40_c_long_and_very_short_waits(rate: str, seconds: int) -> None:
     async with serve(limited(rate, "1")) as server:
         replies = await asyncio.gather(*(ask(server.port, brief()) for _ in range(20)))
         refused = [reply for reply in replies if reply.status == 429]
@@ -77,7 +77,7 @@ async def test_long_and_very_short_waits(rate: str, seconds: int) -> None:
         assert first[1] >= 1
 
 
-async def test_concurrent_requests_do_not_share_a_token() -> None:
+async def test_f41_d_concurrent_requests_do_not_share_a_token() -> None:
     """100 at once against a burst of 10 (the rate too small to matter): exactly 10."""
     async with serve(limited("0.001", "10")) as server:
         replies = await asyncio.gather(*(ask(server.port, brief()) for _ in range(100)))
@@ -119,7 +119,7 @@ async def test_streams_are_refused_the_same_way() -> None:
         assert (reply.status, reply.error["code"]) == (429, "rate_limit_exceeded")
 
 
-async def test_the_sdk_gets_through_by_its_own_retries() -> None:
+async def test_f40_d_the_sdk_gets_through_by_its_own_retries() -> None:
     async with (
         serve(limited("2", "1")) as server,
         openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key="x") as client,
@@ -138,7 +138,7 @@ async def test_the_sdk_gets_through_by_its_own_retries() -> None:
         assert server.recorder.rejections
 
 
-def test_a_burst_or_rate_of_nothing_is_no_limit_but_a_mistake() -> None:
+def test_f41_e_a_burst_or_rate_of_nothing_is_no_limit_but_a_mistake() -> None:
     for rate, burst in ((0, 1), (-1, 1), (float("inf"), 1), (1, 0)):
         with pytest.raises(ValueError, match="must be"):
             RateLimit(rate, burst)
@@ -160,7 +160,7 @@ async def fill(server: Served, backend: ScriptedBackend, num_waiting: int) -> li
     return connections
 
 
-async def test_a_full_queue_refuses_and_what_was_let_in_is_served() -> None:
+async def test_f40_b_a_full_queue_refuses_and_what_was_let_in_is_served() -> None:
     backend = ScriptedBackend(slots=1)
     async with serve(backend=backend, admission__max_queue_size="2") as server:
         connections = await fill(server, backend, 2)

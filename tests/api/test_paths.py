@@ -32,7 +32,7 @@ async def send(server: Served, method: str, path: str, headers: dict[str, str] |
 
 @pytest.mark.parametrize("headers", [{}, PROXIED], ids=["direct", "proxied"])
 @pytest.mark.parametrize("path", [CHAT, CHAT + "/", CHAT + "//"])
-async def test_a_slash_at_the_end_is_served(server: Served, path: str, headers: dict[str, str]) -> None:
+async def test_f59_a_slash_at_the_end_is_served(server: Served, path: str, headers: dict[str, str]) -> None:
     reply = await ask(server.port, post(SHORT, path, headers))
     assert reply.status == 200
     assert reply.json()["model"] == MODEL
@@ -50,7 +50,7 @@ async def test_a_slash_at_the_end_is_served(server: Served, path: str, headers: 
         "/",
     ],
 )
-async def test_other_spellings_are_not_found(server: Served, path: str, headers: dict[str, str]) -> None:
+async def test_f59_other_spellings_are_not_found(server: Served, path: str, headers: dict[str, str]) -> None:
     for request in (post(SHORT, path, headers), request_head("GET", path, {"host": "x", **headers})):
         reply = await ask(server.port, request)
         assert (reply.status, reply.error["code"]) == (404, "not_found")
@@ -58,7 +58,7 @@ async def test_other_spellings_are_not_found(server: Served, path: str, headers:
 
 
 @pytest.mark.parametrize("path", ["/v1/models/org/name", "/v1/models/org%2Fname", "/v1/models/org/name/"])
-async def test_a_model_with_a_slash(server: Served, path: str) -> None:
+async def test_f59_a_model_with_a_slash(server: Served, path: str) -> None:
     reply = await get(server.port, path)
     assert reply.status == 200
     assert reply.json() | {"created": 0} == {
@@ -73,14 +73,14 @@ async def test_the_models(server: Served, path: str) -> None:
     assert [model["id"] for model in reply["data"]] == [MODEL]
 
 
-async def test_an_unknown_model(server: Served) -> None:
+async def test_f11_f_an_unknown_model(server: Served) -> None:
     reply = await get(server.port, "/v1/models/no-such")
     assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, CHAT + "/"])
-async def test_a_wrong_method_names_the_right_one(server: Served, method: str, path: str) -> None:
+async def test_f59_a_wrong_method_names_the_right_one(server: Served, method: str, path: str) -> None:
     reply = await send(server, method, path)
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
     if method != "HEAD":

@@ -26,7 +26,7 @@ def streaming(**fields: Any) -> bytes:
     return post(chat_body(MODEL, stream=True, **fields), headers={"x-request-id": "one"})
 
 
-async def test_the_headers_of_a_stream() -> None:
+async def test_f20_the_headers_of_a_stream() -> None:
     async with (
         serve(backend=ScriptedBackend(on_open=answer("a"))) as server,
         connected(server.port) as connection,
@@ -42,7 +42,7 @@ async def test_the_headers_of_a_stream() -> None:
     assert 'replica;desc="scripted-0"' in head.headers["server-timing"]
 
 
-async def test_each_token_arrives_when_it_is_made() -> None:
+async def test_f20_each_token_arrives_when_it_is_made() -> None:
     backend = ScriptedBackend()
     async with serve(backend=backend) as server, connected(server.port) as connection:
         await connection.send(streaming())
@@ -95,7 +95,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 @pytest.mark.parametrize(("error", "status"), REFUSALS, ids=str)
-async def test_an_engines_refusal_keeps_its_status(error: Exception, status: int, stream: bool) -> None:
+async def test_f20_an_engines_refusal_keeps_its_status(error: Exception, status: int, stream: bool) -> None:
     backend = ScriptedBackend(on_open=lambda engine: engine.fail(error))
     async with serve(backend=backend) as server:
         reply = await ask(server.port, post(chat_body(MODEL, stream=stream)))
@@ -193,7 +193,7 @@ async def test_a_hint_that_is_none_changes_nothing(hint: str) -> None:
 # ---- comments
 
 
-async def test_silence_is_filled_with_comments() -> None:
+async def test_f20_silence_is_filled_with_comments() -> None:
     """In the queue, in prefill and between tokens; they are no tokens and reset no limit."""
     backend = ScriptedBackend(slots=1)
     async with (
@@ -248,7 +248,7 @@ async def test_a_refusal_after_comments_is_an_event(error: LLMRuntimeError) -> N
         assert stream.error["code"] == error.reason
 
 
-async def test_comments_can_be_switched_off() -> None:
+async def test_f20_comments_can_be_switched_off() -> None:
     backend = ScriptedBackend()
     async with (
         serve(backend=backend, limits__keep_alive_interval_s="none") as server,
@@ -275,7 +275,9 @@ async def test_comments_can_be_switched_off() -> None:
         ({"include_usage": True}, True),
     ],
 )
-async def test_usage_is_shown_to_who_asks(path: str, options: dict[str, Any] | None, asked: bool) -> None:
+async def test_f17_a_b_c_d_f_usage_is_shown_to_who_asks(
+    path: str, options: dict[str, Any] | None, asked: bool
+) -> None:
     async with serve() as server, connected(server.port) as connection:
         for max_tokens in (1, 4):
             body: dict[str, Any] = {"model": "mock", "stream": True, "max_tokens": max_tokens}
@@ -298,7 +300,7 @@ async def test_usage_is_shown_to_who_asks(path: str, options: dict[str, Any] | N
                 assert all("usage" not in chunk and chunk["choices"] for chunk in stream.chunks)
 
 
-async def test_usage_options_without_a_stream_are_refused() -> None:
+async def test_f17_e_usage_options_without_a_stream_are_refused() -> None:
     async with serve() as server:
         reply = await ask(server.port, post(chat_body("mock", stream_options={"include_usage": True})))
         assert (reply.status, reply.error["param"]) == (400, "stream_options")

@@ -61,7 +61,7 @@ def test_a_role_a_name_and_a_comment_are_no_tokens(role: bytes) -> None:
         delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]),
     ],
 )
-def test_text_reasoning_and_arguments_are_tokens(token: bytes) -> None:
+def test_f47_text_reasoning_and_arguments_are_tokens(token: bytes) -> None:
     answer = read((0.3, token), (0.5, END))
     assert list(answer.token_read_at) == [0.3]
     assert answer.num_token_events == 1
@@ -96,7 +96,7 @@ def test_carriage_returns_end_lines_too() -> None:
     assert answer.usage == Usage(7, 3, 0)
 
 
-def test_the_last_of_many_usages_counts() -> None:
+def test_f49_h_the_last_of_many_usages_counts() -> None:
     parts = [
         event(
             choices=[{"index": 0, "delta": {"content": "a"}}],

@@ -49,7 +49,9 @@ ONLY_CHAT: list[dict[str, Any]] = [
     ("endpoint", "variant"),
     [*(("chat", v) for v in COMMON + ONLY_CHAT), *(("completions", v) for v in COMMON)],
 )
-async def test_the_first_token_is_neither_role_nor_comment(endpoint: str, variant: dict[str, Any]) -> None:
+async def test_f47_the_first_token_is_neither_role_nor_comment(
+    endpoint: str, variant: dict[str, Any]
+) -> None:
     script = replace(SLOW_START, **variant)
     measured = await measure(script, requests=2, target={"endpoint": endpoint})
     for record in measured.records:
@@ -62,7 +64,7 @@ async def test_the_first_token_is_neither_role_nor_comment(endpoint: str, varian
     assert measured.summary["failed"] == 0
 
 
-async def test_a_role_chunk_with_text_is_a_token() -> None:
+async def test_f47_a_role_chunk_with_text_is_a_token() -> None:
     measured = await measure(replace(SLOW_START, role_content="text", usage_tokens=6), requests=1)
     ttft_s = metrics.ttft_s(measured.records[0])
     assert ttft_s is not None
@@ -80,7 +82,7 @@ async def test_ends_and_gaps_are_those_of_the_server() -> None:
         assert sum(record.itls_s) == pytest.approx(tpot_s * 4)
 
 
-async def test_a_whole_answer_in_one_chunk_has_no_time_per_token() -> None:
+async def test_f47_a_whole_answer_in_one_chunk_has_no_time_per_token() -> None:
     measured = await measure(replace(QUICK, tokens_per_event=5))
     summary = measured.summary
     assert (summary["mean_tpot_ms"], summary["mean_itl_ms"]) == (None, None)
@@ -91,7 +93,7 @@ async def test_a_whole_answer_in_one_chunk_has_no_time_per_token() -> None:
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
-async def test_none_and_one_token(tokens: int) -> None:
+async def test_f49_f_g_none_and_one_token(tokens: int) -> None:
     measured = await measure(replace(QUICK, num_tokens=tokens))
     summary = measured.summary
     assert (summary["completed"], summary["total_output_tokens"]) == (4, 4 * tokens)
@@ -100,7 +102,7 @@ async def test_none_and_one_token(tokens: int) -> None:
     assert summary["mean_e2el_ms"] > 0
 
 
-async def test_plain_answers_have_an_end_only() -> None:
+async def test_f47_plain_answers_have_an_end_only() -> None:
     measured = await measure(target={"stream": False})
     summary = measured.summary
     assert summary["completed"] == 4
@@ -122,7 +124,7 @@ async def test_without_usage_the_warm_up_says_what_to_do() -> None:
         await measure(replace(QUICK, usage="never"), warmup=1)
 
 
-async def test_estimates_are_counted_from_events_and_marked() -> None:
+async def test_f49_e_estimates_are_counted_from_events_and_marked() -> None:
     measured = await measure(replace(QUICK, usage="never"), allow_estimates=True)
     summary = measured.summary
     assert summary["verdict"]["state"] != "invalid"
@@ -132,7 +134,7 @@ async def test_estimates_are_counted_from_events_and_marked() -> None:
     assert all(record.tokens_estimated for record in measured.records)
 
 
-async def test_usage_wins_over_the_text_and_the_contradiction_is_told() -> None:
+async def test_f49_i_usage_wins_over_the_text_and_the_contradiction_is_told() -> None:
     measured = await measure(replace(QUICK, usage_tokens=2))
     assert measured.summary["total_output_tokens"] == 8
     assert measured.summary["tokens"]["num_contradicted"] == 4
@@ -203,7 +205,7 @@ async def test_answers_that_outlast_the_drain_have_failed() -> None:
     assert [record.started_at is None for record in measured.records] == [False, False, True]
 
 
-async def test_nobody_listens() -> None:
+async def test_f49_j_nobody_listens() -> None:
     async with serve() as stub:
         port = stub.port
     with pytest.raises(BackendUnavailable, match="no server answers"):

@@ -36,7 +36,7 @@ def test_no_time_per_output_token_when_one_read_brought_all() -> None:
     assert metrics.ttft_s(bundled) == 1.0
 
 
-def test_fewer_reads_than_tokens_give_the_same_time_per_token() -> None:
+def test_f49_a_b_c_d_fewer_reads_than_tokens_give_the_same_time_per_token() -> None:
     assert metrics.tpot_s(whole(itls_s=(1.0,), num_token_events=2)) == 0.25
 
 
@@ -46,7 +46,7 @@ def test_an_answer_without_tokens_has_an_end_and_no_first_token() -> None:
     assert metrics.e2e_s(empty) == 2.5
 
 
-def test_a_failure_has_no_latency_although_tokens_came() -> None:
+def test_f47_a_failure_has_no_latency_although_tokens_came() -> None:
     broken = whole(status=Status.FAILED, error="stream_cut")
     assert [of(broken) for of in (metrics.ttft_s, metrics.e2e_s, metrics.tpot_s)] == [None, None, None]
     assert metrics.itls_s(broken) == ()
@@ -122,7 +122,7 @@ def test_tokens_of_a_plain_answer_come_at_its_end() -> None:
     assert metrics.tokens_within([record], 0.0, 3.5) == 0.0
 
 
-def test_the_peak_is_never_below_the_mean() -> None:
+def test_f49_the_peak_is_never_below_the_mean() -> None:
     record = answered(0.0, 0.1, (0.1,) * 9)  # 10 tokens by 1.0
     assert metrics.peak_output_rate([record], 0.0, 0.5) == 20.0
     assert metrics.peak_output_rate([record], 0.0, 2.5) == pytest.approx(8.0)

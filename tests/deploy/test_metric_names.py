@@ -12,7 +12,7 @@ import pytest
 
 from llm_runtime.core.outcome import Outcome
 from llm_runtime.core.request import PriorityClass
-from llm_runtime.telemetry.base import ENGINE_STATES
+from llm_runtime.telemetry.base import BREAKER_STATES, ENGINE_STATES
 from llm_runtime.telemetry.labels import SPECIAL_REASONS, error_reasons
 from tests.deploy import dashboard_lint as lint
 from tests.deploy.exporters import dcgm
@@ -28,7 +28,7 @@ LABEL = re.compile(r'[{,](\w+)="')
 BY_SCRAPE = {"job", "instance"}
 WORDS: dict[str, set[str]] = {
     "outcome": {outcome.value for outcome in Outcome},
-    "state": set(ENGINE_STATES),
+    "state": {*ENGINE_STATES, *BREAKER_STATES},
     "priority_class": {one.value for one in PriorityClass},
     "reason": set(error_reasons()) | SPECIAL_REASONS,
 }

@@ -81,7 +81,7 @@ def ask(server: Server) -> httpx2.Response:
     return httpx2.post(f"{server.url}/v1/chat/completions", json=request, timeout=60)
 
 
-def test_engine_killed_under_eight_streams(server: Server) -> None:
+def test_f37_b_engine_killed_under_eight_streams(server: Server) -> None:
     streams = start_streams(server)
     (engine,) = server.engine_pids()
     os.kill(engine, signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_engine_killed_under_eight_streams(server: Server) -> None:
     assert load["pools"][0]["num_free_slots"] == load["pools"][0]["num_slots"] == 8
 
 
-def test_server_killed_leaves_no_engine(server: Server) -> None:
+def test_f37_a_server_killed_leaves_no_engine(server: Server) -> None:
     start_streams(server, 2)
     below = [*server.engine_pids(), *server.guard_pids()]
     assert len(below) == 2
@@ -120,7 +120,7 @@ def test_guard_killed_takes_the_engine_along_and_a_new_one_comes(server: Server)
     assert ask(server).status_code == 200
 
 
-def test_stop_ends_everything_and_start_again_works(tmp_path: Path) -> None:
+def test_f37_a_d_stop_ends_everything_and_start_again_works(tmp_path: Path) -> None:
     for _ in range(2):
         with serving(tmp_path) as server:
             server.wait_ready()

@@ -69,7 +69,7 @@ def state(tmp_path: Path) -> Path:
 
 @linux_only
 @pytest.mark.parametrize("how", ["pipe closed", "SIGTERM", "SIGINT"])
-def test_ends_the_whole_family_and_reaps_it(state: Path, how: str) -> None:
+def test_f37_a_ends_the_whole_family_and_reaps_it(state: Path, how: str) -> None:
     with guarded(state, program("family")) as it:
         pids = it.pids()
         with cleaned_up(pids):
@@ -85,7 +85,7 @@ def test_ends_the_whole_family_and_reaps_it(state: Path, how: str) -> None:
 
 
 @linux_only
-def test_kills_after_the_grace_what_ignores_sigterm(state: Path) -> None:
+def test_f37_a_kills_after_the_grace_what_ignores_sigterm(state: Path) -> None:
     with guarded(state, program("family", "deaf"), grace_s=0.5) as it:
         pids = it.pids()
         with cleaned_up(pids):

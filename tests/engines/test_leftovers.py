@@ -143,7 +143,7 @@ def test_scratch_directory_is_removed_with_the_note(tmp_path: Path) -> None:
 
 @linux_only
 @pytest.mark.parametrize("flags", [(), ("deaf",), ("stopped",), ("deaf", "stopped")])
-def test_killed_owner_leaves_nothing(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_f37_a_killed_owner_leaves_nothing(tmp_path: Path, flags: tuple[str, ...]) -> None:
     with running(*program("owner", str(tmp_path), *flags)) as owner:
         assert owner.stdout is not None
         guard_pid, *pids = json.loads(owner.stdout.readline())
@@ -153,7 +153,7 @@ def test_killed_owner_leaves_nothing(tmp_path: Path, flags: tuple[str, ...]) -> 
 
 
 @linux_only
-def test_start_right_after_owner_and_guard_were_killed(tmp_path: Path) -> None:
+def test_f37_d_start_right_after_owner_and_guard_were_killed(tmp_path: Path) -> None:
     with running(*program("owner", str(tmp_path), "deaf")) as owner:
         assert owner.stdout is not None
         guard_pid, *pids = json.loads(owner.stdout.readline())

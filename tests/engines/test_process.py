@@ -63,7 +63,7 @@ async def pids_of(process: EngineProcess) -> list[int]:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, BackendUnavailable), (78, ConfigError)])
-async def test_failed_start_is_told_at_once_with_code_and_last_lines(
+async def test_f38_b_failed_start_is_told_at_once_with_code_and_last_lines(
     launch: Launcher, code: int, kind: type[Exception]
 ) -> None:
     async with launch(*program("fails", str(code), "0.2")) as process:
@@ -79,7 +79,7 @@ async def test_failed_start_is_told_at_once_with_code_and_last_lines(
 
 
 @pytest.mark.parametrize(("mode", "word"), [(None, "not found"), (0o600, "cannot be executed")])
-async def test_missing_program_is_a_configuration_error(
+async def test_f38_f_missing_program_is_a_configuration_error(
     launch: Launcher, tmp_path_factory: pytest.TempPathFactory, mode: int | None, word: str
 ) -> None:
     target = tmp_path_factory.mktemp("bin") / "llama-server"
@@ -90,7 +90,7 @@ async def test_missing_program_is_a_configuration_error(
             await process.wait_ready(never, timeout_s=30)
 
 
-async def test_end_during_the_probe_beats_an_answer_from_somebody_else(launch: Launcher) -> None:
+async def test_f38_a_end_during_the_probe_beats_an_answer_from_somebody_else(launch: Launcher) -> None:
     """Another server answers the probe; our engine could not bind and is gone."""
     async with launch(*program("fails", "1", "0")) as process:
 
@@ -102,7 +102,7 @@ async def test_end_during_the_probe_beats_an_answer_from_somebody_else(launch: L
             await process.wait_ready(fooled, timeout_s=30)
 
 
-async def test_slow_start_is_given_up_and_the_next_one_may_succeed(launch: Launcher) -> None:
+async def test_f38_c_slow_start_is_given_up_and_the_next_one_may_succeed(launch: Launcher) -> None:
     async with launch(*program("serves", "0", "60")) as process:
         with pytest.raises(BackendUnavailable, match=r"not ready within 0\.3 s") as late:
             await process.wait_ready(lambda: healthy(process), timeout_s=0.3)
@@ -160,7 +160,7 @@ async def test_stop_is_polite_first(launch: Launcher) -> None:
 
 
 @linux_only
-async def test_stop_uses_force_after_its_own_grace(launch: Launcher) -> None:
+async def test_f37_a_stop_uses_force_after_its_own_grace(launch: Launcher) -> None:
     async with launch(*program("family", "deaf"), grace_s=600) as process:
         pids = await pids_of(process)
         with cleaned_up(pids):
@@ -185,7 +185,7 @@ async def test_cancelled_stop_still_ends_the_engine(launch: Launcher) -> None:
 
 
 @linux_only
-async def test_engine_killed_from_outside_is_noticed_and_reaped(launch: Launcher) -> None:
+async def test_f37_b_engine_killed_from_outside_is_noticed_and_reaped(launch: Launcher) -> None:
     async with launch(*program("family", "deaf")) as process:
         pids = await pids_of(process)
         with cleaned_up(pids):
@@ -236,7 +236,7 @@ def test_works_on_uvloop(launch: Launcher) -> None:
 
 
 @linux_only
-async def test_no_secret_in_the_command_line(tmp_path: Path) -> None:
+async def test_f58_h_no_secret_in_the_command_line(tmp_path: Path) -> None:
     secret = "sk-of-a-test"
     environment = child_environment(os.environ, {"LLAMA_API_KEY": secret})
     spec = ProcessSpec("test", program("family"), environment, tmp_path)
@@ -275,7 +275,7 @@ def test_scratch_directory_is_private_and_short() -> None:
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_taken_port_is_named_before_the_start(family: socket.AddressFamily, host: str) -> None:
+def test_f38_a_taken_port_is_named_before_the_start(family: socket.AddressFamily, host: str) -> None:
     with socket.socket(family) as foreign:
         try:
             foreign.bind((host, 0))

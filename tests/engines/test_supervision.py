@@ -58,7 +58,7 @@ def crashes(*instants: float, ready: bool) -> Supervision:
     return after(*events)
 
 
-def test_crash_loop_ends_in_failed_with_the_reason() -> None:
+def test_f37_c_crash_loop_ends_in_failed_with_the_reason() -> None:
     assert crashes(0, 1, 2, ready=True).state is S.CRASHED
     failed = crashes(0, 1, 2, 3, ready=True)
     assert failed.state is S.FAILED
@@ -123,7 +123,7 @@ def test_events_out_of_place_change_nothing(history: tuple[Event, ...], event: E
         (3, 0.0, 0.0),
     ],
 )  # fmt: skip
-def test_pause_doubles_up_to_a_limit_with_full_jitter(
+def test_f37_c_pause_doubles_up_to_a_limit_with_full_jitter(
     num_crashes: int, chance: float, seconds: float
 ) -> None:
     current = Supervision(S.CRASHED, crashes=(0.0,) * num_crashes)

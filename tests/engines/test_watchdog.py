@@ -91,7 +91,7 @@ def test_an_error_is_no_answer() -> None:
     assert found[0] == pytest.approx(LIMIT_S)
 
 
-def test_an_engine_that_answers_health_but_works_on_nothing() -> None:
+def test_f55_a_b_an_engine_that_answers_health_but_works_on_nothing() -> None:
     async def wedged(engine: Engine) -> None:
         engine.ledger.opened(lease(), 10, now())
 

@@ -107,6 +107,22 @@ def test_suspects_are_the_last_resort() -> None:
     assert choose([suspect, view("y", 0)]) == "s"
 
 
+def test_who_rests_is_asked_only_if_all_do() -> None:
+    resting = replace(view("r", 8), resting=True)
+    assert choose([resting, view("y", 1)]) == "y"
+    assert choose([resting, view("y", 0)]) is None, "the other one is busy, and will be free"
+    assert choose([resting, replace(view("y", 8), ready=False)]) == "r"
+    assert choose([resting, replace(view("y", 1), resting=True)]) == "r"
+
+
+def test_a_model_runs_where_it_is() -> None:
+    elsewhere = replace(view("e", 8), models=frozenset({"other"}))
+    assert choose([elsewhere, replace(view("y", 1), models=frozenset({"m", "other"}))]) == "y"
+    assert choose([elsewhere]) is None
+    resting = replace(view("r", 8), models=frozenset({"m"}), resting=True)
+    assert choose([elsewhere, resting]) == "r", "who has not the model is no other"
+
+
 def test_load_is_relative() -> None:
     assert choose([view("small", 3, num_slots=4), view("large", 8, num_slots=16)]) == "small"
 

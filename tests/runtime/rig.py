@@ -17,6 +17,8 @@ from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
 from llm_runtime.engines.base import Finished
+from llm_runtime.routing.breaker import BreakerRules
+from llm_runtime.routing.config import RoutingConfig
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.config import LimitsConfig
@@ -158,8 +160,11 @@ async def rig(
     identity: Sequence[AdmissionPolicy] = (),
     capacity: Sequence[AdmissionPolicy] = (),
     cancel_timeout_s: float = 10.0,
+    routing: RoutingConfig | None = None,
+    rules: BreakerRules | None = None,
 ) -> AsyncIterator[Rig]:
-    """Started; everything in it has ended when the block is left, each request exactly once."""
+    """Started; everything in it has ended when the block is left, each request exactly once. rules: of
+    every replica's breaker."""
     clock, recorder = LoopClock(), Recorder()
     engines = backends or (ScriptedBackend(clock=clock),)
     for listener in (recorder, *engines):
@@ -167,12 +172,13 @@ async def rig(
     for engine in engines:
         engine.clock = clock
     dispatcher = Dispatcher(
-        [Replica(f"{engine.info.name}-{number}", engine) for number, engine in enumerate(engines)],
+        [Replica(f"{engine.info.name}-{number}", engine, rules) for number, engine in enumerate(engines)],
         scheduler or build_scheduler(SchedulingConfig(max_batch_size=8)),
         Router(LeastLoad(), random.Random(1)),
         events=recorder,
         clock=clock,
         cancel_timeout_s=cancel_timeout_s,
+        routing=routing or RoutingConfig(),
     )
     runtime = Runtime(
         [Pool(MODEL, frozenset({EndpointKind.CHAT}), dispatcher)],

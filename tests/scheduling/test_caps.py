@@ -123,7 +123,7 @@ def run_with(**config: float) -> FakePool:
     return FakePool(scheduler, FakeReplica(4))
 
 
-def test_live_requests_find_a_slot_beside_a_crowd() -> None:
+def test_f52_c_live_requests_find_a_slot_beside_a_crowd() -> None:
     pool = run_with(batch_slot_share=0.75)
     for number in range(10):
         pool.add(asked(f"b{number}"), 0.0)

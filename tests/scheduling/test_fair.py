@@ -58,7 +58,7 @@ class Flow:
         return entry.request.tenant
 
 
-def test_tenants_take_turns_whatever_they_queue() -> None:
+def test_f52_f_tenants_take_turns_whatever_they_queue() -> None:
     flow = Flow()
     for _ in range(8):
         flow.push("flood")

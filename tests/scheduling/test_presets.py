@@ -43,7 +43,7 @@ def test_priority_is_strict_without_ageing() -> None:
     assert started(STRICT, ("low", 9, 0.0), ("mid", 5, 500.0), ("high", 0, 999.0)) == ["high", "mid", "low"]
 
 
-def test_priority_is_fifo_within_a_level() -> None:
+def test_f52_d_priority_is_fifo_within_a_level() -> None:
     assert started(STRICT, ("b1", 3, 0.0), ("a1", 2, 1.0), ("b2", 3, 2.0), ("a2", 2, 3.0)) == [
         "a1",
         "a2",
@@ -52,7 +52,7 @@ def test_priority_is_fifo_within_a_level() -> None:
     ]
 
 
-def test_ageing_lifts_by_one_level_per_interval() -> None:
+def test_f52_b_ageing_lifts_by_one_level_per_interval() -> None:
     overtaking = ("high", 4, INTERVAL_S - 0.1)
     too_late = ("late", 4, INTERVAL_S + 0.1)
     assert started(AGEING, ("low", 5, 0.0), overtaking, too_late) == ["high", "low", "late"]
@@ -71,7 +71,7 @@ def test_priorities_out_of_range_count_as_the_nearest_level() -> None:
     ]
 
 
-def test_batches_do_not_invert_priorities() -> None:
+def test_f52_g_batches_do_not_invert_priorities() -> None:
     """Low requests open the window; whoever is best when it closes goes in."""
     pool = FakePool(build_scheduler(STRICT), FakeReplica(2, static=True))
     pool.add(make_request("first"), 0.0)
@@ -119,7 +119,7 @@ def test_with_ageing_only_near_arrivals_overtake(
                 assert earlier_at - later_at <= (later_level - earlier_level) * INTERVAL_S
 
 
-def test_with_ageing_a_low_request_runs_under_a_flood_of_high_ones() -> None:
+def test_f52_a_with_ageing_a_low_request_runs_under_a_flood_of_high_ones() -> None:
     pool = FakePool(build_scheduler(AGEING), FakeReplica(1))
     pool.add(make_request("running", priority=0), 0.0)
     pool.dispatch(0.0)

@@ -48,6 +48,7 @@ class Recorder(Changes):
         self.rejections: list[tuple[RuntimeRequest, LLMRuntimeError]] = []
         self.refusals: list[tuple[str, int, str]] = []
         self.dispatches: list[tuple[str, str]] = []
+        self.attempts: list[tuple[str, str, bool]] = []
         self.batches: list[tuple[str, int]] = []
         self.records: list[RequestRecord] = []
         self.states: list[tuple[str, str, str | None]] = []
@@ -69,6 +70,10 @@ class Recorder(Changes):
 
     def dispatched(self, request: RuntimeRequest, replica: str, queue_wait_s: float) -> None:
         self.dispatches.append((request.id, replica))
+        self.note()
+
+    def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
+        self.attempts.append((replica, result, retried))
         self.note()
 
     def batch(self, replica: str, num_requests: int) -> None:

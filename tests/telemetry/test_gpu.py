@@ -45,7 +45,7 @@ def test_a_program_that_works(program: Any, tmp_path: Path) -> None:
     assert asked == [f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=csv,noheader,nounits"]
 
 
-def test_values_that_are_not_available_are_null_and_spoil_no_sum(program: Any) -> None:
+def test_f55_g2_values_that_are_not_available_are_null_and_spoil_no_sum(program: Any) -> None:
     program('echo "0, GPU-aa, NVIDIA GB10, [N/A], [Not Supported], [N/A], 40, [Unknown Error]"')
     reading = smi().read().as_dict()
     assert reading["status"] == "available"

@@ -107,7 +107,7 @@ async def test_a_driver_that_hangs_blocks_neither_the_loop_nor_further_scrapes()
     await cancel(task)
 
 
-async def test_the_loop_goes_on_while_the_program_hangs(program: Any) -> None:
+async def test_f55_g2_the_loop_goes_on_while_the_program_hangs(program: Any) -> None:
     program("exec sleep 30")
     readings = Readings()
     sampler = NvidiaSmiSampler(60, [NvidiaSmiReader(timeout_s=0.3)], on_reading=readings)

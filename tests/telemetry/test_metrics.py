@@ -63,7 +63,7 @@ def test_a_completed_stream_fills_every_distribution_once() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1])
-def test_below_two_tokens_there_is_no_time_per_token(num_tokens: int) -> None:
+def test_f49_f_g_below_two_tokens_there_is_no_time_per_token(num_tokens: int) -> None:
     """Field case F49 f: absent, not zero and not a division by zero."""
     metrics = collector()
     line = timeline(gaps_s=(), prefill_s=0.5 if num_tokens else None)
@@ -74,7 +74,7 @@ def test_below_two_tokens_there_is_no_time_per_token(num_tokens: int) -> None:
     assert series.completion_tokens.sum == num_tokens
 
 
-def test_tokens_come_from_usage_and_not_from_reads() -> None:
+def test_f49_a_b_c_d_tokens_come_from_usage_and_not_from_reads() -> None:
     """Field case F49 a to d: a hundred tokens are a hundred, in however many reads they came."""
     for num_reads in (100, 25, 2):
         metrics = collector()
@@ -86,7 +86,7 @@ def test_tokens_come_from_usage_and_not_from_reads() -> None:
         assert metrics.series[CHAT].itl.count == num_reads - 1
 
 
-def test_estimated_tokens_are_counted_apart_and_make_no_time_per_token() -> None:
+def test_f49_e_estimated_tokens_are_counted_apart_and_make_no_time_per_token() -> None:
     metrics = collector()
     metrics.settled(record(usage=Usage(20, 30, estimated=True)))
     assert dict(metrics.counts.completion_tokens) == {("tiny", "chat", "estimate"): 30}
@@ -140,7 +140,7 @@ def test_classes_and_endpoints_are_apart() -> None:
 
 
 @pytest.mark.parametrize("edges", [QUEUE_WAIT_EDGES_S, TTFT_EDGES_S, TPOT_EDGES_S, E2E_EDGES_S])
-def test_half_a_millisecond_and_a_quarter_hour_have_finite_buckets(edges: tuple[float, ...]) -> None:
+def test_f50_c_half_a_millisecond_and_a_quarter_hour_have_finite_buckets(edges: tuple[float, ...]) -> None:
     """Field case F50 c."""
     histogram = Histogram(edges)
     for duration_s in (0.0005, 45.0, 200.0, 900.0):
@@ -254,7 +254,7 @@ def test_batches_are_counted_by_exact_size_and_in_buckets() -> None:
 ODD = ['"', "\\", "\n", "x" * 10_000, "😀", "\ud800", "", " ", "{}", "a=b,c"]
 
 
-def test_a_flood_of_odd_values_adds_a_bounded_number_of_series() -> None:
+def test_f46_a_flood_of_odd_values_adds_a_bounded_number_of_series() -> None:
     metrics = MetricsCollector(["tiny"], tenants=["acme"])
 
     def flood(salt: str) -> None:

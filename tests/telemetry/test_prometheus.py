@@ -118,7 +118,7 @@ def test_an_empty_server_exposes_valid_text(accept: str) -> None:
     assert parsed(text, accept)["llm_runtime_requests_active"] == {("llm_runtime_requests_active", ()): 0.0}
 
 
-def test_help_and_type_come_once_and_openmetrics_ends() -> None:
+def test_f50_d_help_and_type_come_once_and_openmetrics_ends() -> None:
     for accept in ("text/plain", OPENMETRICS):
         text = PrometheusExporter(scenario()).render(accept)[0].decode()
         titles = re.findall(r"^# (?:HELP|TYPE) (\S+)", text, re.MULTILINE)
@@ -133,7 +133,7 @@ def test_the_process_tells_about_itself() -> None:
     assert families["process_cpu_seconds"][("process_cpu_seconds_total", ())] > 0
 
 
-def test_the_inf_bucket_is_the_count_and_buckets_never_fall() -> None:
+def test_f50_d_the_inf_bucket_is_the_count_and_buckets_never_fall() -> None:
     for family in text_parser.text_string_to_metric_families(expose("text/plain")):
         if family.type != "histogram":
             continue
@@ -159,7 +159,7 @@ def test_promtool_finds_nothing_to_complain_of() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
 
-def test_label_values_that_break_text_come_back_whole() -> None:
+def test_f46_label_values_that_break_text_come_back_whole() -> None:
     odd = ['a"b', "back\\slash", "line\nfeed", "emoji 😀", "\\n", '\\"', "x" * 10_000]
     metrics = MetricsCollector(odd)
     for number, model in enumerate(odd):

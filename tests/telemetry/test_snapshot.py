@@ -94,7 +94,7 @@ def test_every_request_is_in_exactly_one_count() -> None:
     assert parts == snapshot["request_count"]
 
 
-def test_one_single_failed_request_makes_a_whole_report() -> None:
+def test_f49_j_k_one_single_failed_request_makes_a_whole_report() -> None:
     """Field case F49 j, k: everything fails, and the report has its counts and nulls."""
     metrics = MetricsCollector(["tiny"])
     one = request()

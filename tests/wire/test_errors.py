@@ -14,6 +14,7 @@ from llm_runtime.core.errors import (
     ContextLengthExceeded,
     InvalidRequest,
     LLMRuntimeError,
+    UpstreamRefused,
 )
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.wire.dialects import dialect_for
@@ -63,8 +64,8 @@ def test_error_event_and_body(kind: EndpointKind) -> None:
             "4096",
         ),
         ({"error": {"message": "too big"}}, 413, BodyTooLarge, "too big"),
-        ({"error": {"message": "Incorrect API key sk-UPSTREAMSECRET"}}, 401, BackendError, "operator"),
-        ({"error": {"message": "no such model"}}, 404, BackendError, "operator"),
+        ({"error": {"message": "Incorrect API key sk-UPSTREAMSECRET"}}, 401, UpstreamRefused, "operator"),
+        ({"error": {"message": "no such model"}}, 404, UpstreamRefused, "operator"),
         ({"error": {"message": "slow down"}}, 429, BackendUnavailable, ""),
         ({"error": {"message": "loading"}}, 503, BackendUnavailable, ""),
         ({"error": {"message": "boom"}}, 200, BackendError, "boom"),

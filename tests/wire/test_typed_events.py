@@ -15,6 +15,7 @@ from llm_runtime.core.errors import (
     BackendUnavailable,
     InvalidRequest,
     LLMRuntimeError,
+    UpstreamRefused,
 )
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
@@ -195,7 +196,7 @@ def test_an_error_event_ends_it(kind: EndpointKind, event: bytes) -> None:
         ("overloaded_error", BackendUnavailable),
         ("rate_limit_error", BackendUnavailable),
         ("invalid_request_error", InvalidRequest),
-        ("authentication_error", BackendError),
+        ("authentication_error", UpstreamRefused),
         ("unheard_of", BackendError),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from llm_runtime.api.limits import RequestLimits
+from llm_runtime.api.limits import RequestLimits, max_attempts_of
 from llm_runtime.api.services import Services
 from llm_runtime.api.translation import Translation
 from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError
@@ -188,6 +188,7 @@ class InferenceEndpoint:
             max_tokens=max_tokens,
             cap_field=parsed.cap_field,
             via=self._kind if translated else None,
+            max_attempts=max_attempts_of(arrival.headers.get(b"x-max-attempts")),
         )
         runtime.check(request)
         return request

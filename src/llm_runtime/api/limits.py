@@ -1,10 +1,11 @@
-"""Limits of time for one request: the server's, tightened by what its client says of itself."""
+"""Limits of time and attempts for one request: the server's, tightened by what its client says of itself."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from llm_runtime.core.errors import InvalidRequest
 from llm_runtime.core.request import TimeLimits
 from llm_runtime.runtime.config import LimitsConfig
 
@@ -39,6 +40,16 @@ class RequestLimits:
         if limits.request_s is not None and timeout_s >= limits.request_s:
             return limits
         return replace(limits, request_s=timeout_s)
+
+
+def max_attempts_of(text: bytes | None) -> int | None:
+    """`x-max-attempts`: engines that may be given the request; 1 switches trying again off. Above the
+    server's own limit it changes nothing. Raises InvalidRequest for what is no number from 1 to 99."""
+    if text is None:
+        return None
+    if text.isdigit() and len(text) <= 2 and int(text):
+        return int(text)
+    raise InvalidRequest("x-max-attempts must be a whole number from 1 to 99.", param="x-max-attempts")
 
 
 def _seconds(text: bytes | None) -> float | None:

@@ -61,7 +61,7 @@ def router(services: Services) -> APIRouter:
                 "num_free_slots": pool.dispatcher.num_free_slots,
                 "replicas": {
                     replica.id: {
-                        "state": replica.backend.status.state.value,
+                        "state": replica.status.state.value,
                         "num_slots": replica.num_slots,
                         "num_taken_slots": replica.num_taken,
                     }

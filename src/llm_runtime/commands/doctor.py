@@ -93,12 +93,12 @@ def engine(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:
 
 
 def upstream(engines: EnginesConfig) -> Finding:
-    """Whether the upstream's address makes sense; nothing is sent there."""
+    """Whether the upstream's address makes sense, or those of all; nothing is sent there."""
     try:
-        target = Target.of(engines.openai)
+        names = [Target.of(one).name for one in engines.openai.each]
     except ConfigError as error:
         return Finding("engine", "fail", error.message)
-    return Finding("engine", "ok", f"openai: {target.name}, not asked")
+    return Finding("engine", "ok", f"openai: {', '.join(names)}, not asked")
 
 
 def vllm(engines: EnginesConfig, environ: Mapping[str, str]) -> Finding:

@@ -151,10 +151,11 @@ class ClientGone(LLMRuntimeError):
 
 
 class BackendError(LLMRuntimeError):
-    """The engine, or the way to it, failed."""
+    """The engine, or the way to it, failed. num_sends: how often the request had gone out to it."""
 
     reason = "backend_error"
     retryable = True
+    num_sends = 1
 
 
 class BackendUnavailable(BackendError):
@@ -167,6 +168,29 @@ class UpstreamRateLimited(BackendUnavailable):
     """An upstream's own limit refused the request."""
 
     reason = "upstream_rate_limited"
+
+
+class UpstreamFailing(BackendUnavailable):
+    """An upstream says that it takes nothing, and not why or for how long."""
+
+
+class UpstreamRefused(BackendError):
+    """An upstream does not serve this gateway: its operator's business, and no sign of ill health."""
+
+    reason = "upstream_refused"
+    retryable = False
+
+
+class UpstreamUnauthorized(UpstreamRefused):
+    """It wants other credentials than the gateway's."""
+
+
+class UpstreamForbidden(UpstreamRefused):
+    """The gateway's credentials do not allow it."""
+
+
+class UpstreamNotFound(UpstreamRefused):
+    """It has nothing at this path."""
 
 
 class BackendCrashed(BackendError):

@@ -72,6 +72,7 @@ class RuntimeRequest:
     via: the API the client used, where its request was translated into `kind`.
     cap_field: where the client itself named the cap; None: it did not. In `body` it is `max_tokens`.
     include_usage: the client asked for the usage event of a stream.
+    max_attempts: engines that may be given it, where the client limits that; None: as configured.
     arrived_at: monotonic; created: Unix seconds.
     """
 
@@ -92,6 +93,7 @@ class RuntimeRequest:
     max_tokens: int = 1
     cap_field: str | None = None
     via: EndpointKind | None = None
+    max_attempts: int | None = None
 
     @property
     def endpoint(self) -> EndpointKind:

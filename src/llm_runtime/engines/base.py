@@ -78,10 +78,12 @@ class BackendStatus:
 @quick
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request and the slots granted for it."""
+    """One request and the slots granted for it. send_once: no attempt is left, not even for a connection
+    that turns out to have been closed before the request reached it."""
 
     request: RuntimeRequest
     lease: Lease
+    send_once: bool = False
 
 
 @quick

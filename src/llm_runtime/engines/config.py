@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -15,6 +16,8 @@ DEFAULT_CONCURRENCY: Mapping[BackendKind, int] = MappingProxyType(
     {"llama.cpp": 8, "vllm": 128, "vllm-inprocess": 128, "openai": 256}
 )
 """Sequences at once of engines that batch by themselves, where nothing is configured."""
+
+_BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 
 BUILTIN_MODEL = "builtin:smollm2-135m"
 
@@ -100,11 +103,17 @@ class HfConfig:
     start_timeout_s: Annotated[float, Gt(0)] = 600.0
 
 
+def split_urls(text: str) -> list[str]:
+    """Several URLs in one text, separated by commas; a comma within a URL separates nothing."""
+    return [url for url in _BETWEEN_URLS.split(text.strip()) if url]
+
+
 @dataclass(frozen=True, slots=True)
 class OpenAIConfig:
-    """An OpenAI-compatible server by URL.
+    """An OpenAI-compatible server by URL, or several that serve the same.
 
-    url: with a path it is taken as it is, as the SDKs' base URL; without one `/v1` is added. models:
+    url: with a path it is taken as it is, as the SDKs' base URL; without one `/v1` is added; several are
+    separated by commas. models:
     `name` or `served=upstream`; empty: all that the server lists. endpoints: what it has; empty:
     everything, as far as is known. headers: `Name: value`, sent with
     every request. tls_ca_file: PEM certificates to trust instead of the system's.
@@ -125,6 +134,11 @@ class OpenAIConfig:
     health_interval_s: Annotated[float, Gt(0)] = 5.0
     health_timeout_s: Annotated[float, Gt(0)] = 5.0
     max_health_misses: Annotated[int, Ge(1)] = 3
+
+    @property
+    def each(self) -> tuple[OpenAIConfig, ...]:
+        """One for each URL; itself where there is none."""
+        return tuple(replace(self, url=url) for url in split_urls(self.url or "")) or (self,)
 
 
 @dataclass(frozen=True, slots=True)

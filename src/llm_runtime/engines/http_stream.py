@@ -35,6 +35,7 @@ class EngineCall:
     assemble: the engine is asked to stream and one body is made of its events. reader: chooses by the
     answer's content type instead; `assemble` then says nothing. refusal: what an answer other than
     200 means, of its head and its body (cut at MAX_ERROR_BODY_BYTES). headers: besides the fixed ones.
+    send_once: not even again where the connection had been closed before the request reached it.
     """
 
     path: str
@@ -44,6 +45,7 @@ class EngineCall:
     reader: Callable[[bytes | None], AnswerReader] | None = None
     refusal: Callable[[Exchange, bytes], LLMRuntimeError] | None = None
     headers: Mapping[str, str] | None = None
+    send_once: bool = False
 
 
 class StreamOwner(Protocol):
@@ -108,9 +110,8 @@ class HttpStream:
                 raise self._failure
             if self.exchange is None:
                 call = self._call
-                self.exchange = self._upstream.request(
-                    "POST", call.path, call.body, call.headers, self._owner.same_process
-                )
+                again = _never if call.send_once else self._owner.same_process
+                self.exchange = self._upstream.request("POST", call.path, call.body, call.headers, again)
                 if self._poked:
                     self.exchange.poke()
             exchange = self.exchange
@@ -201,6 +202,8 @@ class HttpStream:
         exchange = self.exchange
         if exchange is not None and exchange.lost:
             error = self._owner.lost(error, self)
+        if exchange is not None and isinstance(error, BackendError):
+            error.num_sends = max(exchange.num_sends, 1)
         self._release()
         return error
 
@@ -226,6 +229,10 @@ class HttpStream:
             self.exchange.poke()
         else:
             self._poked = True
+
+
+def _never() -> bool:
+    return False
 
 
 async def _short_body(exchange: Exchange) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from llm_runtime.core.clock import Clock
 from llm_runtime.engines.base import Backend
 from llm_runtime.engines.child_backend import EngineHost
-from llm_runtime.engines.config import BackendKind, EnginesConfig
+from llm_runtime.engines.config import BackendKind, EnginesConfig, OpenAIConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ def _hf(spec: BackendSpec) -> Backend:
     )
 
 
-def _openai(spec: BackendSpec) -> Backend:
+def _upstream(spec: BackendSpec, config: OpenAIConfig) -> Backend:
     from llm_runtime.engines.openai.backend import OpenAIBackend
 
     return OpenAIBackend(
-        spec.config.openai,
+        config,
         model_name=spec.chosen_name,
         num_slots=spec.config.concurrency,
         model_created=spec.model_created,
@@ -125,7 +125,6 @@ _BUILDERS: dict[BackendKind, Callable[[BackendSpec], Backend]] = {
     "vllm": _vllm,
     "vllm-inprocess": _vllm_inprocess,
     "hf": _hf,
-    "openai": _openai,
 }
 
 NEEDS_WEIGHTS: frozenset[BackendKind] = frozenset({"llama.cpp"})
@@ -144,6 +143,8 @@ def weights_python(config: EnginesConfig, environ: Mapping[str, str]) -> str | N
     return find_vllm_python(config.vllm, environ)
 
 
-def build_backend(spec: BackendSpec) -> Backend:
-    """The backend of `spec.config.backend`; it is built, not started."""
-    return _BUILDERS[spec.config.backend](spec)
+def build_backends(spec: BackendSpec) -> list[Backend]:
+    """The replicas of `spec.config.backend`: one, but for several upstreams. Built, not started."""
+    if spec.config.backend == "openai":
+        return [_upstream(spec, config) for config in spec.config.openai.each]
+    return [_BUILDERS[spec.config.backend](spec)]

@@ -15,7 +15,9 @@ from llm_runtime.core.request import RuntimeRequest
 class ReplicaView:
     """One replica at one instant. num_free_slots already counts what this decision has placed.
 
-    accepts_batch: a static engine that is idle, or any continuous one.
+    accepts_batch: a static engine that is idle, or any continuous one that is not being tried out.
+    on_trial: it takes one request at a time, to see whether it works again.
+    resting: it has asked to be left alone for a while. models: those it has; None: all of its pool's.
     """
 
     id: str
@@ -25,6 +27,12 @@ class ReplicaView:
     draining: bool = False
     suspect: bool = False
     accepts_batch: bool = True
+    on_trial: bool = False
+    resting: bool = False
+    models: frozenset[str] | None = None
+
+    def serves(self, model: str) -> bool:
+        return self.models is None or model in self.models
 
 
 class RoutingPolicy(Protocol):

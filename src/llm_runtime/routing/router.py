@@ -15,15 +15,16 @@ from llm_runtime.routing.base import ReplicaView, RoutingPolicy
 
 def eligible(request: RuntimeRequest, replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
     """Those that can start the request now. Suspect ones (a cancellation that was not confirmed) only
-    if there is no other."""
-    able = [
-        replica
-        for replica in replicas
-        if replica.ready
-        and not replica.draining
-        and replica.accepts_batch
-        and replica.num_free_slots >= request.num_slots
-    ]
+    if there is no other; one that rests only if all do, be the others busy or not."""
+    able, all_rest = [], True
+    for replica in replicas:
+        if not replica.ready or replica.draining or not replica.serves(request.model):
+            continue
+        all_rest = all_rest and replica.resting
+        if replica.accepts_batch and replica.num_free_slots >= request.num_slots:
+            able.append(replica)
+    if not all_rest:
+        able = [replica for replica in able if not replica.resting]
     return [replica for replica in able if not replica.suspect] or able
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from llm_runtime.core.request import RuntimeRequest
@@ -47,10 +48,18 @@ class ReplicaSlots(Protocol):
 class DecisionCapacity:
     """Implements `scheduling.base.Capacity`. Made for each decision by the decision core."""
 
-    __slots__ = ("_now", "_num_open", "_replicas", "_router", "_views")
+    __slots__ = ("_avoid", "_now", "_num_open", "_replicas", "_router", "_views")
 
-    def __init__(self, replicas: Mapping[str, ReplicaSlots], router: Router, now: float) -> None:
+    def __init__(
+        self,
+        replicas: Mapping[str, ReplicaSlots],
+        router: Router,
+        now: float,
+        avoid: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
+        """avoid: by request, replicas that are used only if there is no other, now or later."""
         self._replicas = replicas
+        self._avoid = avoid
         self._router = router
         self._now = now
         views = [replica.view(0) for replica in replicas.values()]
@@ -58,13 +67,17 @@ class DecisionCapacity:
         self._num_open = sum([view.num_free_slots > 0 for view in self._views.values()])
 
     def place(self, request: RuntimeRequest) -> str | None:
-        chosen = self._router.choose(request, list(self._views.values()), self._now)
+        views = list(self._views.values())
+        avoid = self._avoid.get(request.id)
+        if avoid:
+            views = [v for v in views if v.id not in avoid and v.serves(request.model)] or views
+        chosen = self._router.choose(request, views, self._now)
         if chosen is not None:
             before = self._views[chosen]
             free = before.num_free_slots - request.num_slots
             self._views[chosen] = ReplicaView(
                 before.id, before.num_slots, free, before.ready, before.draining, before.suspect,
-                before.accepts_batch,
+                before.accepts_batch and not before.on_trial, before.on_trial, before.resting, before.models,
             )  # fmt: skip
             if free <= 0:
                 self._num_open -= 1

@@ -6,15 +6,16 @@ which rules and from which counts, is here and in the packages below; neither of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from llm_runtime.admission.base import Load
-from llm_runtime.core.errors import BackendUnavailable, LLMRuntimeError, QueueTimeout, Shed
+from llm_runtime.core.errors import LLMRuntimeError, QueueTimeout, Shed
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.routing.router import Router
+from llm_runtime.routing.verdict import may_try_here
 from llm_runtime.runtime.capacity import DecisionCapacity, ReplicaSlots
 from llm_runtime.scheduling.base import (
     Decision,
@@ -68,6 +69,7 @@ class DecisionCore:
         self._scheduler = scheduler
         self._router = router
         self._waiting: dict[str, RuntimeRequest] = {}
+        self._avoid: dict[str, Collection[str]] = {}
         self._stopped = False
         self.num_waiting_tokens = 0
 
@@ -130,9 +132,14 @@ class DecisionCore:
             self._scheduler.remove(request_id, now)
         return True
 
-    def requeue(self, request: RuntimeRequest, queued_at: float, now: float) -> None:
-        """Back to its old place: it was started, but nothing of an answer exists."""
+    def requeue(
+        self, request: RuntimeRequest, queued_at: float, now: float, avoid: Collection[str] = ()
+    ) -> None:
+        """Back to its old place: it was started, but nothing of an answer exists. avoid: replicas that
+        are to have it only if there is no other."""
         self._put(request)
+        if avoid:
+            self._avoid[request.id] = avoid
         self._scheduler.observe(Requeued(request, queued_at), now)
 
     def first_token(self, request_id: str, now: float) -> None:
@@ -154,6 +161,7 @@ class DecisionCore:
     def _take(self, request_id: str) -> RuntimeRequest | None:
         request = self._waiting.pop(request_id, None)
         if request is not None:
+            self._avoid.pop(request_id, None)
             self.num_waiting_tokens -= num_tokens(request)
         return request
 
@@ -162,7 +170,8 @@ class DecisionCore:
     def decide(self, now: float) -> Effects:
         if self._stopped or not self._waiting:
             return NOTHING
-        decision = self._scheduler.decide(now, DecisionCapacity(self._replicas, self._router, now))
+        capacity = DecisionCapacity(self._replicas, self._router, now, self._avoid)
+        decision = self._scheduler.decide(now, capacity)
         evicted = [
             (eviction.request_id, eviction_error(eviction))
             for eviction in decision.evict
@@ -205,11 +214,6 @@ def preempted_error() -> LLMRuntimeError:
 
 
 def may_retry(error: LLMRuntimeError, *, begun: bool, num_attempts: int) -> bool:
-    """Whether a request that an engine failed goes back to the queue: no engine took it, nothing was
-    sent, tries are left, and nobody said when to come back."""
-    return (
-        isinstance(error, BackendUnavailable)
-        and not begun
-        and num_attempts < MAX_ATTEMPTS
-        and error.retry_after_s is None
-    )
+    """Whether a request that an engine failed goes back to the queue, for any replica: no engine took it,
+    nothing was sent, tries are left, and nobody said when to come back."""
+    return not begun and num_attempts < MAX_ATTEMPTS and may_try_here(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -18,15 +19,19 @@ from llm_runtime.core.events import Events
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendState, BackendStatus, Run, Work
+from llm_runtime.routing.config import RoutingConfig
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.decision import DecisionCore, preempted_error
 from llm_runtime.runtime.failed_run import FailedRun
+from llm_runtime.runtime.failover import Failover
 from llm_runtime.runtime.leases import LeaseBook
 from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.scheduling.base import QueueSnapshot, Scheduler
 
 log = structlog.get_logger(__name__)
+
+DEFAULT_ROUTING = RoutingConfig()
 
 
 class Dispatcher:
@@ -45,9 +50,11 @@ class Dispatcher:
         events: Events,
         clock: Clock,
         cancel_timeout_s: float,
+        routing: RoutingConfig = DEFAULT_ROUTING,
     ) -> None:
         self.replicas: Mapping[str, Replica] = {replica.id: replica for replica in replicas}
         self.on_failure: Callable[[str], None] | None = None
+        self.failover = Failover(self.replicas, routing, events=events, clock=clock)
         self._core = DecisionCore(replicas, scheduler, router)
         self._events = events
         self._clock = clock
@@ -57,6 +64,9 @@ class Dispatcher:
         self._deciding = False
         self._decide_again = False
         self._stopped = False
+        self._left_alone: set[str] = set()
+        for replica in replicas:
+            replica.health.on_change = partial(self._health_changed, replica)
 
     # ---- what the gates and the operator see
 
@@ -104,6 +114,7 @@ class Dispatcher:
         handle.timeline.queued_at = now
         self._waiting[handle.request.id] = handle
         self.kick()
+        self._fail_hopeless([handle])
 
     def withdraw(self, handle: RequestHandle) -> None:
         """The request no longer wants to run. Harmless once it has been dispatched."""
@@ -120,14 +131,28 @@ class Dispatcher:
         assert queued_at is not None
         self._leases.give_back(lease)
         self._waiting[handle.request.id] = handle
-        self._core.requeue(handle.request, queued_at, self._clock.now())
+        self._core.requeue(handle.request, queued_at, self._clock.now(), handle.attempts.failed_on)
         self.kick()
+        self._fail_hopeless([handle])
 
     def first_token(self, request_id: str) -> None:
         """For handles: the engine has sent the first token. Others may have waited for that."""
         self._core.first_token(request_id, self._clock.now())
         if self._waiting:
             self.kick()
+
+    def replica_changed(self) -> None:
+        """An engine is there or gone, or a replica may be used again or not."""
+        self._fail_hopeless(tuple(self._waiting.values()))
+        self.kick()
+
+    def _health_changed(self, replica: Replica) -> None:
+        is_open = replica.health.is_open
+        if is_open is not (replica.id in self._left_alone):
+            self._left_alone ^= {replica.id}
+            status = replica.status
+            self._events.engine_state(replica.id, status.state.value, status.reason)
+        self.replica_changed()
 
     # ---- deciding
 
@@ -162,12 +187,14 @@ class Dispatcher:
         """Stops everything, the timers of cancelled leases included."""
         self.stop()
         self._leases.close()
+        for replica in self.replicas.values():
+            replica.health.close()
 
     def _decide(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._waiting or self._fail_if_hopeless():
+        if not self._waiting:
             return
         now = self._clock.now()
         effects = self._core.decide(now)
@@ -188,7 +215,8 @@ class Dispatcher:
         handles: list[RequestHandle] = []
         for request_id in request_ids:
             handle = self._waiting.pop(request_id)
-            works.append(Work(handle.request, self._leases.grant(replica, handle, now)))
+            lease = self._leases.grant(replica, handle, now)
+            works.append(Work(handle.request, lease, self.failover.is_last(handle.request, handle.attempts)))
             handles.append(handle)
             queued_at = handle.timeline.queued_at
             assert queued_at is not None
@@ -204,19 +232,27 @@ class Dispatcher:
         if handle is not None:
             handle.preempt(error)
 
-    def _fail_if_hopeless(self) -> bool:
-        """No engine is up and none will come back: waiting is pointless, so say so now."""
-        states: list[BackendStatus] = []
-        for replica in self.replicas.values():
-            status = replica.backend.status
-            if not _is_hopeless(status):
-                return False
-            states.append(status)
-        reason = next((status.reason for status in states if status.reason), "the engine is stopped")
-        for handle in tuple(self._waiting.values()):
-            self.withdraw(handle)
-            handle.fail(BackendUnavailable(f"No engine is available: {reason}"))
-        return True
+    def _fail_hopeless(self, handles: Sequence[RequestHandle]) -> None:
+        """No engine that has the model is up and none will come back soon: waiting is pointless, so say so
+        now. Of those that still wait."""
+        handles = [handle for handle in handles if self._waiting.get(handle.request.id) is handle]
+        if not handles:
+            return
+        hopeless = [replica for replica in self.replicas.values() if _is_hopeless(replica.status)]
+        if not hopeless:
+            return
+        others = [replica for replica in self.replicas.values() if replica not in hopeless]
+        reason = next((r.status.reason for r in hopeless if r.status.reason), "the engine is stopped")
+        now = self._clock.now()
+        waits_s = [wait_s for r in hopeless if (wait_s := r.health.closed_in_s(now)) is not None]
+        retry_after_s = min(waits_s, default=None)
+        for handle in handles:
+            request = handle.request
+            if any(replica.serves(request.model) for replica in others):
+                continue
+            del self._waiting[request.id]
+            self._core.withdraw(request.id, now)
+            handle.fail(BackendUnavailable(f"No engine is available: {reason}", retry_after_s=retry_after_s))
 
     # ---- leases
 

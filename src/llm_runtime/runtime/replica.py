@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from llm_runtime.core.lease import Lease, LeaseState
-from llm_runtime.engines.base import Backend, BackendState, Batching
+from llm_runtime.engines.base import Backend, BackendState, BackendStatus, Batching
 from llm_runtime.routing.base import ReplicaView
+from llm_runtime.routing.breaker import BreakerRules
+from llm_runtime.runtime.replica_health import ReplicaHealth
+
+_LEFT_ALONE = BackendStatus(
+    BackendState.CRASHED, "the upstream failed too many requests in a row", fail_fast=True
+)
 
 
 class Replica:
     """Owned by the dispatcher. Slots are counted by leases, never by what the engine says is free."""
 
-    __slots__ = ("backend", "draining", "id", "is_static", "leases", "num_slots", "num_taken")
+    __slots__ = (
+        "_models", "_models_of", "backend", "draining", "health", "id", "is_static", "leases", "num_slots",
+        "num_taken",
+    )  # fmt: skip
 
-    def __init__(self, replica_id: str, backend: Backend) -> None:
+    def __init__(self, replica_id: str, backend: Backend, rules: BreakerRules | None = None) -> None:
+        """rules: of its breaker; None: none."""
         self.id = replica_id
         self.backend = backend
         self.num_slots = backend.info.num_slots
@@ -20,10 +30,19 @@ class Replica:
         self.leases: set[Lease] = set()
         self.num_taken = 0
         self.draining = False
+        self.health = ReplicaHealth(rules)
+        self._models: frozenset[str] | None = None
+        self._models_of: tuple[str, ...] | None = None
 
     @property
     def ready(self) -> bool:
-        return self.backend.status.state is BackendState.READY
+        return self.backend.status.state is BackendState.READY and not self.health.is_open
+
+    @property
+    def status(self) -> BackendStatus:
+        """The engine's own, unless it is left alone for its failures."""
+        status = self.backend.status
+        return _LEFT_ALONE if status.state is BackendState.READY and self.health.is_open else status
 
     @property
     def num_free(self) -> int:
@@ -46,6 +65,7 @@ class Replica:
     def hold(self, lease: Lease) -> None:
         self.leases.add(lease)
         self.num_taken += lease.num_slots
+        self.health.granted(lease)
 
     def release(self, lease: Lease) -> None:
         self.leases.remove(lease)
@@ -60,5 +80,21 @@ class Replica:
             ready=self.ready,
             draining=self.draining,
             suspect=self.suspect,
-            accepts_batch=not self.is_static or self.num_taken == 0,
+            accepts_batch=(not self.is_static or self.num_taken == 0) and self.health.accepts,
+            on_trial=self.health.on_trial,
+            resting=self.health.resting,
+            models=self.models,
         )
+
+    def serves(self, model: str) -> bool:
+        models = self.models
+        return models is None or model in models
+
+    @property
+    def models(self) -> frozenset[str] | None:
+        """Where they may differ from those of other replicas of the pool."""
+        names = self.backend.info.models
+        if names is not self._models_of:
+            self._models_of = names
+            self._models = None if names is None else frozenset(names)
+        return self._models

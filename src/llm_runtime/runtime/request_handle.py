@@ -19,8 +19,8 @@ from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.timeline import Timeline
 from llm_runtime.engines.base import EngineStream, Finished, Run, Sink
-from llm_runtime.runtime.decision import may_retry
 from llm_runtime.runtime.endings import ending, overdue
+from llm_runtime.runtime.failover import Attempts
 from llm_runtime.runtime.pace import Due, Pace
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class RequestHandle:
         self.cut_off = False
         self.replica: str | None = None
         self.lease: Lease | None = None
+        self.attempts = Attempts()
         self._dispatcher = dispatcher
         self._clock = clock
         self._settle = settle
@@ -63,7 +64,6 @@ class RequestHandle:
         self._timer: asyncio.TimerHandle | None = None
         self._error: LLMRuntimeError | None = None
         self._preempted = False
-        self._num_attempts = 0
 
     # ---- owning
 
@@ -99,6 +99,7 @@ class RequestHandle:
         self._abandon()
         self.timeline.finished_at = self._clock.now()
         outcome, reason = self._outcome(error)
+        self._judge(outcome)
         counts = self.timeline.itl_counts
         self._settle(
             RequestRecord(
@@ -121,6 +122,13 @@ class RequestHandle:
                 return Outcome.FAILED if finished.failed else Outcome.COMPLETED, finished.reason
             error = self._error or ClientGone("The request was left before its end.")
         return ending(error)
+
+    def _judge(self, outcome: Outcome) -> None:
+        """What the end says of the engine, unless its own failure has said it."""
+        if self.lease is not None and not self.attempts.judged:
+            error = self._error or ClientGone("It was left.")
+            whole = outcome is Outcome.COMPLETED or self.finished is not None
+            self._dispatcher.failover.ended(self.request, self.lease, self.attempts, None if whole else error)
 
     @property
     def usage(self) -> Usage | None:
@@ -191,6 +199,7 @@ class RequestHandle:
         self._pace.begun = self._pace.written = True
         if self.lease is not None:
             self.lease.run()
+            self._dispatcher.failover.answering(self.lease)
 
     def _attend(self) -> None:
         """Does what others have noted while the task was busy."""
@@ -198,7 +207,7 @@ class RequestHandle:
             self._raise()
         self._preempted = False
         if not self._pace.begun and self._run is not None:
-            self._num_attempts -= 1
+            self.attempts.taken_back()
             self._requeue()
 
     def _raise(self) -> NoReturn:
@@ -218,9 +227,10 @@ class RequestHandle:
         return self._stream
 
     def _may_retry(self, error: LLMRuntimeError) -> bool:
-        if self._error is not None or self._run is None:
+        if self._error is not None or self.lease is None:
             return False
-        return may_retry(error, begun=self._pace.begun, num_attempts=self._num_attempts)
+        begun, failover = self._pace.begun, self._dispatcher.failover
+        return failover.failed(self.request, self.lease, error, self.attempts, begun=begun)
 
     def _requeue(self) -> None:
         lease = self.lease
@@ -250,7 +260,7 @@ class RequestHandle:
 
     def granted(self, lease: Lease, run: Run, now: float) -> None:
         """The dispatcher got slots for it."""
-        self._num_attempts += 1
+        self._dispatcher.failover.granted(self.attempts)
         self.lease, self._run = lease, run
         self._stream = run.stream(self.request.id)
         self._push_to = getattr(self._stream, "push_to", None)

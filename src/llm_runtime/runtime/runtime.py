@@ -99,7 +99,7 @@ class Runtime:
         if self.on_ready is not None and self.readiness().ready:
             announce, self.on_ready = self.on_ready, None
             announce()
-        dispatcher.kick()
+        dispatcher.replica_changed()
 
     def _fatal(self, reason: str) -> None:
         """Something without which nothing works has died: say so everywhere and stop the process."""
@@ -249,7 +249,7 @@ class Runtime:
         if self.draining:
             return Readiness(False, "draining")
         for pool in self._pools:
-            statuses = [replica.backend.status for replica in pool.dispatcher.replicas.values()]
+            statuses = [replica.status for replica in pool.dispatcher.replicas.values()]
             if not any(status.state is BackendState.READY for status in statuses):
                 why = next((s.reason for s in statuses if s.reason), None)
                 state = statuses[0].state.value

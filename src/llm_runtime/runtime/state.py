@@ -31,11 +31,13 @@ def _replicas(pool: Pool) -> list[ReplicaReading]:
         ReplicaReading(
             replica=replica.id,
             model=pool.model,
-            state=replica.backend.status.state.value,
+            state=replica.status.state.value,
             num_slots=replica.num_slots,
             num_free_slots=replica.num_free if replica.ready else 0,
             num_running=len(replica.leases),
             suspect=replica.suspect,
+            breaker=replica.health.breaker.state.value,
+            resting=replica.health.resting,
         )
         for replica in pool.dispatcher.replicas.values()
         if replica.backend.status.state is not BackendState.ABSENT

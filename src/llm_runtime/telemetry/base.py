@@ -11,6 +11,7 @@ from typing import Protocol
 
 # The words of an engine's life. Telemetry knows engines only by their words.
 ENGINE_STATES = ("starting", "ready", "draining", "crashed", "failed", "stopped")
+BREAKER_STATES = ("closed", "open", "half_open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class ReplicaReading:
     """One replica. num_free_slots: what can be granted now; num_running: requests, not slots.
 
     state: a word of ENGINE_STATES. suspect: a cancelled request's slots were not confirmed free.
+    breaker: a word of BREAKER_STATES. resting: it asked to be left alone for a while.
     """
 
     replica: str
@@ -27,6 +29,8 @@ class ReplicaReading:
     num_free_slots: int
     num_running: int
     suspect: bool = False
+    breaker: str = "closed"
+    resting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Literal
 
 from llm_runtime import __version__
-from llm_runtime.telemetry.base import ENGINE_STATES, RuntimeReading, RuntimeState
+from llm_runtime.telemetry.base import BREAKER_STATES, ENGINE_STATES, RuntimeReading, RuntimeState
 from llm_runtime.telemetry.gpu import NvidiaSmiSampler
 from llm_runtime.telemetry.gpu_reading import Gpu
 from llm_runtime.telemetry.histogram import Histogram
@@ -86,6 +86,8 @@ def _counters(metrics: MetricsCollector) -> Iterator[Family]:
          TOKENS, counts.completion_tokens),
         ("replica_requests", "Requests that ended after a replica had taken them.",
          ("replica", "outcome"), counts.replica_requests),
+        ("attempts", "What replicas made of the requests they were given, each attempt by itself; retried: "
+         "the request was given to an engine once more.", ("replica", "result", "retried"), counts.attempts),
         ("engine_state_changes", "Changes of an engine's state, by the new state.",
          ("replica", "state"), counts.engine_state_changes),
         ("suspect_leases", "Cancelled requests whose slots the engine did not confirm as free in time.",
@@ -156,6 +158,8 @@ def _levels(now: RuntimeReading) -> Iterator[Family]:
          (int(r.state == "ready") for r in now.replicas)),
         ("replica_suspect", "1 while slots of a cancelled request are not confirmed free.",
          (int(r.suspect) for r in now.replicas)),
+        ("replica_resting", "1 while it is used only if there is no other, because it asked for a pause.",
+         (int(r.resting) for r in now.replicas)),
     ]  # fmt: skip
     for name, text, values in rows:
         yield _gauge(name, text, replica, list(zip(keys, values, strict=True)))
@@ -166,6 +170,13 @@ def _levels(now: RuntimeReading) -> Iterator[Family]:
     ]
     yield _gauge("engine_state", "1 for the state the engine is in, 0 for the others.",
                  (*replica, "state"), states)  # fmt: skip
+    breakers = [
+        ((one.model, one.replica, state), int(one.breaker == state))
+        for one in now.replicas
+        for state in BREAKER_STATES
+    ]
+    yield _gauge("replica_breaker", "1 for the state of the replica's circuit breaker, 0 for the others.",
+                 (*replica, "state"), breakers)  # fmt: skip
 
 
 def _loop(lag: LoopLag) -> Iterator[Family]:

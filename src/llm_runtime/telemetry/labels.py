@@ -27,11 +27,11 @@ ENDPOINTS = frozenset({kind.value for kind in EndpointKind} | {"models", "health
 SPECIAL_REASONS = frozenset(
     {
         "array_too_long", "backend_aborted", "backend_stream_truncated", "body_timeout", "body_too_complex",
-        "cancelled", "empty_array", "engine_start_failed", "engine_start_timeout", "invalid_json",
-        "invalid_type", "invalid_value", "missing_required_parameter", "port_in_use", "preempted",
-        "server_stopped", "slow_client", "stopped", "too_many_sequences", "unknown_parameter",
-        "unsupported_content_encoding", "unsupported_content_part", "unsupported_endpoint",
-        "unsupported_parameter", "unsupported_value",
+        "cancelled", "empty_array", "engine_down", "engine_full", "engine_impostor", "engine_start_failed",
+        "engine_start_timeout", "invalid_http", "invalid_json", "invalid_type", "invalid_value",
+        "missing_required_parameter", "port_in_use", "preempted", "replica_lost", "server_stopped",
+        "slow_client", "stopped", "too_many_sequences", "unknown_parameter", "unsupported_content_encoding",
+        "unsupported_content_part", "unsupported_endpoint", "unsupported_parameter", "unsupported_value",
         "upstream_aborted",
     }
 )  # fmt: skip

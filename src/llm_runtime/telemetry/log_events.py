@@ -55,6 +55,13 @@ class LogEvents:
             fields["queue_s"] = _rounded(queue_wait_s)
             self._lines.write("debug", "request.dispatched", fields, vetted=True)
 
+    def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
+        if self._info and retried:
+            fields = _identity(request)
+            fields["replica"] = replica
+            fields["result"] = result
+            self._lines.write("info", "request.retried", fields, vetted=True)
+
     def batch(self, replica: str, num_requests: int) -> None:
         if self._debug:
             self._lines.write("debug", "engine.batch", {"replica": replica, "num_requests": num_requests})
@@ -143,6 +150,10 @@ class FanOutEvents:
     def dispatched(self, request: RuntimeRequest, replica: str, queue_wait_s: float) -> None:
         for listener in self._listeners:
             listener.dispatched(request, replica, queue_wait_s)
+
+    def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
+        for listener in self._listeners:
+            listener.attempt(request, replica, result, retried=retried)
 
     def batch(self, replica: str, num_requests: int) -> None:
         for listener in self._listeners:

@@ -35,9 +35,9 @@ class Counts:
     """Monotone counters; the comment behind each names its labels, in order."""
 
     __slots__ = (
-        "accepted", "batch_sizes", "cached_tokens", "completion_tokens", "ended", "engine_state_changes",
-        "prompt_tokens", "refusals", "rejections", "replica_requests", "requests", "suspect_leases",
-        "tenant_requests", "tenant_tokens",
+        "accepted", "attempts", "batch_sizes", "cached_tokens", "completion_tokens", "ended",
+        "engine_state_changes", "prompt_tokens", "refusals", "rejections", "replica_requests", "requests",
+        "suspect_leases", "tenant_requests", "tenant_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,6 +51,7 @@ class Counts:
         self.completion_tokens: defaultdict[Key, int] = defaultdict(int)  # model, endpoint, source
         self.tenant_requests: defaultdict[Key, int] = defaultdict(int)  # tenant, outcome
         self.tenant_tokens: defaultdict[Key, int] = defaultdict(int)  # tenant, type
+        self.attempts: defaultdict[Key, int] = defaultdict(int)  # replica, result, retried
         self.replica_requests: defaultdict[Key, int] = defaultdict(int)  # replica, outcome
         self.engine_state_changes: defaultdict[Key, int] = defaultdict(int)  # replica, state
         self.suspect_leases: defaultdict[Key, int] = defaultdict(int)  # replica
@@ -127,6 +128,9 @@ class MetricsCollector:
 
     def dispatched(self, request: RuntimeRequest, replica: str, queue_wait_s: float) -> None:
         self._series(request).queue_wait.observe(queue_wait_s)
+
+    def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
+        self.counts.attempts[replica, result, "yes" if retried else "no"] += 1
 
     def batch(self, replica: str, num_requests: int) -> None:
         sizes = self.counts.batch_sizes

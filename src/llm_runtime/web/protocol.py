@@ -2,13 +2,15 @@
 the same ASGI application (`install`, or `http=` of uvicorn's configuration).
 
 Beyond that one it limits headers in size and time, puts its refusals into our error object, and spares
-what this server does not use: WebSockets, access lines, a timer and a task for every request.
+what this server does not use: WebSockets, access lines, a timer and a task for every request. The
+application never hears of what is refused here, so that is told to `refused`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -21,10 +23,13 @@ from uvicorn.server import ServerState
 from llm_runtime.core.errors import BodyTimeout, HeadersTooLarge, InvalidRequest, LLMRuntimeError
 from llm_runtime.web.asgi import ASGIApp, request_id_of
 from llm_runtime.web.cycle import Cycle
-from llm_runtime.web.errors import Header, error_response
+from llm_runtime.web.errors import Header, error_response, row_of
 
 MAX_HEADER_BYTES = 64 * 1024
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
+
+Refused = Callable[[str, int, str], None]
+"""Of the endpoint ("other": nobody knows which), the status and the reason."""
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -34,6 +39,7 @@ class ServerProtocol(asyncio.Protocol):
     """
 
     header_timeout_s = 30.0
+    refused: Refused | None = None
 
     def __init__(
         self,
@@ -280,19 +286,24 @@ class ServerProtocol(asyncio.Protocol):
             self.transport.close()
 
     def _say(self, error: LLMRuntimeError) -> None:
+        if self.refused is not None:
+            self.refused("other", row_of(error).status, error.reason)
         status, headers, body = error_response(error, request_id_of({}))
         closing = dict([*self.default_headers, *headers, (b"connection", b"close")])
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in closing.items()), b"\r\n"]
         self.transport.write(b"".join(lines) + body)
 
 
-def server_protocol(header_timeout_s: float) -> type[ServerProtocol]:
+def server_protocol(header_timeout_s: float, refused: Refused | None = None) -> type[ServerProtocol]:
     """The protocol with its limit, as uvicorn wants it: a class."""
-    return type("ServerProtocol", (ServerProtocol,), {"header_timeout_s": header_timeout_s})
+    members: dict[str, object] = {"header_timeout_s": header_timeout_s}
+    if refused is not None:
+        members["refused"] = staticmethod(refused)
+    return type("ServerProtocol", (ServerProtocol,), members)
 
 
-def install(config: Any, header_timeout_s: float) -> None:
+def install(config: Any, header_timeout_s: float, refused: Refused | None = None) -> None:
     """For a uvicorn that somebody else started, and that was left to choose its protocol class: it makes
     connections of ours from now on. config: uvicorn's, None where the server is not uvicorn."""
     if config is not None and config.http == "auto":
-        config.http_protocol_class = server_protocol(header_timeout_s)
+        config.http_protocol_class = server_protocol(header_timeout_s, refused)

@@ -141,18 +141,26 @@ class WholeBody:
         return self.usage or self._estimate
 
 
+def is_json(content_type: bytes | None) -> bool:
+    """Whether an answer says that it is one JSON text."""
+    return _media_type(content_type) == b"application/json"
+
+
+def _media_type(content_type: bytes | None) -> bytes:
+    return (content_type or b"").split(b";", 1)[0].strip().lower()
+
+
 def generation_reader(options: RelayOptions, content_type: bytes | None, *, stream: bool) -> AnswerReader:
     """For a chat or legacy completion, asked for as the client wants it; stream: what the client gets.
 
     An engine that ignores what was asked is put right: a plain reply becomes a stream of it, a stream
     is collected into a plain reply.
     """
-    media_type = (content_type or b"").split(b";", 1)[0].strip().lower()
     estimate = Usage(options.prompt_tokens_estimate, 0, estimated=True)
     if stream:
-        if media_type != b"application/json":
+        if not is_json(content_type):
             return StreamRelay(options)
         return WholeBody(lambda raw: stream_of_body(raw, options), estimate, streams=True)
-    if media_type == b"text/event-stream":
+    if _media_type(content_type) == b"text/event-stream":
         return AssembledReply(options)
     return WholeBody(lambda raw: normalise_body(raw, options), estimate)

@@ -18,6 +18,7 @@ from llm_runtime.core.errors import (
     ContextLengthExceeded,
     InvalidRequest,
     LLMRuntimeError,
+    UpstreamRefused,
 )
 
 MAX_UPSTREAM_TEXT = 300
@@ -72,7 +73,7 @@ def upstream_error(payload: Any, status: int | None = None) -> LLMRuntimeError:
     Knows `{"error": {...}}`, `{"error": "text"}`, `{"message": ...}`, `{"detail": ...}` and bare
     strings. status: of the HTTP response; without one an integer `code` inside counts as status.
     What the client can mend is InvalidRequest, what another try can mend is BackendUnavailable.
-    Refusals of *our* credentials (401, 403, 404) are the operator's problem: BackendError.
+    Refusals of *our* credentials (401, 403, 404) are the operator's problem: UpstreamRefused.
     """
     error = payload.get("error", payload) if isinstance(payload, dict) else payload
     members = error if isinstance(error, dict) else {}
@@ -91,7 +92,7 @@ def upstream_error(payload: Any, status: int | None = None) -> LLMRuntimeError:
     if status in (429, 503):
         return BackendUnavailable("The engine takes no requests at the moment.")
     if status in (401, 403, 404):
-        return BackendError("The engine does not serve this gateway; its operator has to look at it.")
+        return UpstreamRefused("The engine does not serve this gateway; its operator has to look at it.")
     return BackendError(f"The engine failed: {text}" if text else "The engine failed.")
 
 

@@ -16,6 +16,7 @@ from llm_runtime.core.errors import (
     BackendUnavailable,
     InvalidRequest,
     LLMRuntimeError,
+    UpstreamRefused,
 )
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
@@ -138,7 +139,7 @@ class ChunkNormaliser:
 
     def _failure(self, event: dict[str, Any]) -> LLMRuntimeError:
         error = upstream_error(event)
-        if self.num_token_events and isinstance(error, InvalidRequest | BackendUnavailable):
+        if self.num_token_events and isinstance(error, InvalidRequest | BackendUnavailable | UpstreamRefused):
             # Half an answer is out: no refusal any more, and trying elsewhere would repeat it.
             return BackendError(error.message)
         return error

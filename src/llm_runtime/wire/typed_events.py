@@ -16,6 +16,7 @@ from llm_runtime.core.errors import (
     BackendUnavailable,
     InvalidRequest,
     LLMRuntimeError,
+    UpstreamRefused,
 )
 from llm_runtime.core.outcome import Usage
 from llm_runtime.wire.dialects import typed_dialect_for
@@ -134,7 +135,7 @@ class TypedEventRelay:
         self._reason = dialect.finish_reason(event) or self._reason
 
     def _while_answering(self, error: LLMRuntimeError) -> LLMRuntimeError:
-        if self._num_token_events and isinstance(error, InvalidRequest | BackendUnavailable):
+        if self._num_token_events and isinstance(error, InvalidRequest | BackendUnavailable | UpstreamRefused):
             # Half an answer is out: no refusal any more, and trying elsewhere would repeat it.
             return BackendError(error.message)
         return error

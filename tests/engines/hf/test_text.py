@@ -61,7 +61,7 @@ def test_words_and_bytes_mixed(parts: list[str]) -> None:
     assert "".join(pieces(fall_back, ids, prompt=[258])) == "".join(parts).replace("▁", " ")
 
 
-def test_a_character_comes_whole_and_as_soon_as_it_is() -> None:
+def test_f14_a_character_comes_whole_and_as_soon_as_it_is() -> None:
     assert pieces(byte_level, "aé🎉b".encode()) == ["a", "", "é", "", "", "", "🎉", "b", ""]
 
 
@@ -70,7 +70,7 @@ def test_the_space_before_the_first_word_depends_on_the_prompt() -> None:
     assert pieces(fall_back, [256, 257])[:2] == ["Hello", " world"]
 
 
-def test_half_a_character_at_the_end_is_shown_as_such() -> None:
+def test_f14_half_a_character_at_the_end_is_shown_as_such() -> None:
     assert pieces(byte_level, "né".encode()[:-1]) == ["n", "", "\ufffd"]
 
 

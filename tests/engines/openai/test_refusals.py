@@ -39,17 +39,20 @@ async def told(
         (413, b"", e.BodyTooLarge, 413),
         (422, b'{"detail":"no"}', e.UnprocessableRequest, 422),
         (422, b'{"detail":[{"msg":"no"}]}', e.UnprocessableRequest, 422),
-        (401, NOT_OURS, e.BackendError, 502),
-        (402, NOT_OURS, e.BackendError, 502),
-        (403, NOT_OURS, e.BackendError, 502),
-        (404, b'{"detail":"Not Found"}', e.BackendError, 502),
+        (401, NOT_OURS, e.UpstreamUnauthorized, 401),
+        (402, NOT_OURS, e.UpstreamRefused, 502),
+        (403, NOT_OURS, e.UpstreamForbidden, 403),
+        (404, b'{"detail":"Not Found"}', e.UpstreamNotFound, 404),
         (404, b'{"error":{"message":"The model `x` does not exist.","code":404}}', e.ModelNotFound, 404),
         (404, b'{"error":{"message":"x","code":"model_not_found"}}', e.ModelNotFound, 404),
-        (415, b"{}", e.BackendError, 502),
+        (415, b"{}", e.UpstreamRefused, 502),
         (408, b"", e.BackendUnavailable, 503),
         (429, b"{}", e.UpstreamRateLimited, 429),
         (429, b'{"error":{"type":"insufficient_quota","message":"pay"}}', e.BackendError, 502),
-        (503, b'{"error":{"message":"Loading model"}}', e.BackendUnavailable, 503),
+        (503, b'{"error":{"message":"Loading model"}}', e.UpstreamFailing, 503),
+        (503, b'{"error":{"message":"x","type":"overloaded_error"}}', e.BackendUnavailable, 503),
+        (503, b'{"error":{"message":"x","code":"queue_full"}}', e.BackendUnavailable, 503),
+        (529, b'{"type":"error","error":{"type":"overloaded_error"}}', e.BackendUnavailable, 503),
         (500, b'{"detail":"x"}', e.BackendError, 502),
         (502, PAGE, e.BackendError, 502),
         (504, b"", e.BackendError, 502),
@@ -98,10 +101,23 @@ async def test_an_endpoint_that_is_not_there(status: int, body: bytes, kind: End
         ({"retry_after": "5", "retry_after_ms": "250"}, 0.25),
     ],
 )
-@pytest.mark.parametrize("status", [429, 503])
-async def test_back_pressure_keeps_its_time(status: int, headers: dict[str, str], wait_s: float) -> None:
-    error = await told(status, b"{}", EndpointKind.CHAT, **headers)
+@pytest.mark.parametrize(
+    ("status", "body"), [(429, b"{}"), (503, b'{"error":{"code":"slow_down"}}'), (408, b"")]
+)
+async def test_back_pressure_keeps_its_time(
+    status: int, body: bytes, headers: dict[str, str], wait_s: float
+) -> None:
+    error = await told(status, body, EndpointKind.CHAT, **headers)
     assert error.retry_after_s == pytest.approx(wait_s)
+
+
+async def test_a_503_is_back_pressure_only_if_it_says_so() -> None:
+    """What says neither why nor for how long may as well stand before a server that is dead."""
+    assert (await told(503, b"", retry_after="2")).retry_after_s == 2.0
+    for body, headers in ((b"", {}), (PAGE, {}), (b"{}", {"retry_after": "soon"})):
+        error = await told(503, body, EndpointKind.CHAT, **headers)
+        assert type(error) is e.UpstreamFailing
+        assert error.retry_after_s is None
 
 
 def test_a_date_as_retry_after() -> None:

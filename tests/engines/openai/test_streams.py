@@ -234,7 +234,7 @@ async def test_f23_tool_calls_keep_their_parts() -> None:
     assert stream.events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_two_names_for_one_model_and_no_leak_of_the_inner_one() -> None:
+async def test_f11_g_two_names_for_one_model_and_no_leak_of_the_inner_one() -> None:
     events = [raw.replace(b'"m"', b'"org/inner"') for raw in (ROLE, *BLUE, STOP, DONE)]
 
     async def answer(peer: Peer, request: bytes) -> None:

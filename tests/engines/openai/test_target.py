@@ -118,3 +118,12 @@ def test_secrets_are_known_for_redaction() -> None:
     )
     assert set(secrets_of(config)) == {SECRET, "header-key", "user-name", "pass word", "query-key"}
     assert secrets_of(OpenAIConfig()) == ()
+    several = OpenAIConfig(url="http://a:PASSWORD-1@h, https://b:PASSWORD-2@i/v1?k=PASSWORD-3")
+    assert set(secrets_of(several)) == {"a", "b", "PASSWORD-1", "PASSWORD-2", "PASSWORD-3"}
+
+
+def test_several_urls_are_several_configurations() -> None:
+    config = OpenAIConfig(url="http://h:1/v1?a=b,c , unix:///s,HTTPS://i", api_key=SECRET)
+    assert [one.url for one in config.each] == ["http://h:1/v1?a=b,c", "unix:///s", "HTTPS://i"]
+    assert {one.api_key for one in config.each} == {SECRET}
+    assert OpenAIConfig().each == (OpenAIConfig(),)

@@ -21,7 +21,7 @@ from tests.engines.upstream.talking import whole
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-async def test_localhost_is_found_on_either_family(family: socket.AddressFamily, host: str) -> None:
+async def test_f38_d_localhost_is_found_on_either_family(family: socket.AddressFamily, host: str) -> None:
     known = await asyncio.get_running_loop().getaddrinfo("localhost", 1, type=socket.SOCK_STREAM)
     if family not in [found[0] for found in known]:
         pytest.skip("localhost has no such address here")

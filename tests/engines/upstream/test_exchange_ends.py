@@ -253,7 +253,7 @@ async def test_line_ends_cannot_be_smuggled_in(path: str, headers: dict[str, str
             upstream.request("GET", path, headers=headers)
 
 
-async def test_proxy_variables_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_f38_e_proxy_variables_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     async with talking(answer_all) as (_, upstream):

@@ -101,7 +101,7 @@ async def test_server_that_closes_idle_connections_first() -> None:
         assert server.num_connections == 20
 
 
-async def test_restarted_upstream_is_found_again(tmp_path: Path) -> None:
+async def test_f35_c_restarted_upstream_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     async with Upstream(Address(unix_path=str(path))) as upstream:
         for _ in range(3):
@@ -263,7 +263,7 @@ async def test_close_ends_everything() -> None:
         await turns_until(lambda: not server.num_open)
 
 
-async def test_500_aborts_leave_nothing() -> None:
+async def test_f25_500_aborts_leave_nothing() -> None:
     async def script(peer: Peer) -> None:
         while await peer.request():
             await peer.send(CHUNKED + chunk(b"data"))

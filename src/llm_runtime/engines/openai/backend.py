@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -152,7 +153,10 @@ class OpenAIBackend:
         request = work.request
         name = self._names.get(request.model, request.model)
         body = upstream_body(request, name, self._default_max_tokens)
-        call = upstream_call(request, self._target.path(request.kind), body, refusal)
+        refused = partial(refusal, upstream=self._target.name)
+        call = upstream_call(request, self._target.path(request.kind), body, refused)
+        if work.send_once:
+            call = replace(call, send_once=True)
         stream = HttpStream(self._upstream, call, work.lease, self)
         self._streams.add(stream)
         return stream

@@ -15,9 +15,10 @@ import orjson
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.http_stream import EngineCall
-from llm_runtime.wire.answers import AnswerReader, WholeBody, generation_reader
+from llm_runtime.wire.answers import AnswerReader, WholeBody, generation_reader, is_json
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.plain_bodies import plain_reply
+from llm_runtime.wire.typed_bodies import typed_stream_of_body
 from llm_runtime.wire.typed_events import TypedEventRelay
 
 _GENERATIONS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
@@ -57,10 +58,12 @@ def upstream_call(
 def _reader(options: RelayOptions, stream: bool, content_type: bytes | None) -> AnswerReader:
     if options.kind in _GENERATIONS:
         return generation_reader(options, stream=stream, content_type=content_type)
-    if stream:
-        return TypedEventRelay(options)
     estimate = Usage(options.prompt_tokens_estimate, 0, estimated=True)
-    return WholeBody(lambda raw: plain_reply(raw, options), estimate)
+    if not stream:
+        return WholeBody(lambda raw: plain_reply(raw, options), estimate)
+    if is_json(content_type):
+        return WholeBody(lambda raw: typed_stream_of_body(raw, options), estimate, streams=True)
+    return TypedEventRelay(options)
 
 
 def _options(request: RuntimeRequest) -> RelayOptions:

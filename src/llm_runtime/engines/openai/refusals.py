@@ -2,7 +2,7 @@
 
 What the client can mend keeps its status and, made safe, its words. That the upstream is busy is
 passed on with the time it asks for. Refusals of our credentials or our configuration are the
-operator's business: the client learns nothing but that it is not its fault.
+operator's business: the client learns nothing but the status, and that it is not its fault.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from llm_runtime.core.errors import (
     ModelNotFound,
     UnprocessableRequest,
     UnsupportedEndpoint,
+    UpstreamFailing,
+    UpstreamForbidden,
+    UpstreamNotFound,
     UpstreamRateLimited,
+    UpstreamRefused,
+    UpstreamUnauthorized,
 )
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.upstream.exchange import Exchange
@@ -42,18 +47,30 @@ MAX_RETRY_AFTER_S = 3600.0
 _NO_SUCH_MODEL = re.compile(r"\bmodel\b.*\b(?:not (?:found|exist)|no such|unknown)\b", re.I | re.S)
 _ALWAYS_THERE = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+_BUSY_WORDS = frozenset(
+    {"overloaded", "overloaded_error", "queue_full", "server_is_overloaded", "server_overloaded", "slow_down"}
+)
+_NOT_OURS = "The upstream does not serve this gateway; its operator has to look at it."
+_REFUSALS: Mapping[int, type[UpstreamRefused]] = {401: UpstreamUnauthorized, 403: UpstreamForbidden}
 
 
 def refusal(
-    exchange: Exchange, body: bytes, request: RuntimeRequest, wall: Callable[[], float] = time.time
+    exchange: Exchange,
+    body: bytes,
+    request: RuntimeRequest,
+    wall: Callable[[], float] = time.time,
+    *,
+    upstream: str = "",
 ) -> LLMRuntimeError:
-    """Of an answer with another status than 200. wall: Unix seconds, for a Retry-After that is a date."""
+    """Of an answer with another status than 200. wall: Unix seconds, for a Retry-After that is a date.
+    upstream: its name, for the log."""
     status = exchange.status
     payload = _payload(body)
     error = _meaning(status, payload, request, retry_after_s(exchange.headers, wall()))
     if not isinstance(error, InvalidRequest):
         log.warning(
             "upstream.refused",
+            upstream=upstream,
             request_id=request.id,
             status=status,
             content_type=safe_text(exchange.headers.get(b"content-type", b"").decode("latin-1"), 100),
@@ -68,10 +85,8 @@ def _meaning(
 ) -> LLMRuntimeError:
     if status < 400:
         return BackendProtocolError("The upstream gave an answer that is not the protocol it speaks.")
-    if status in (429, 503, 408) and not _members(payload) & _NO_CREDIT:
-        kind = UpstreamRateLimited if status == 429 else BackendUnavailable
-        wait_s = DEFAULT_RETRY_AFTER_S if retry_after is None else retry_after
-        return kind("The upstream takes no requests at the moment.", retry_after_s=wait_s)
+    if status in (429, 503, 529, 408) and not _members(payload) & _NO_CREDIT:
+        return _not_now(status, payload, retry_after)
     if status in (404, 405, 501):
         return _not_there(status, payload, request)
     if status == 422:
@@ -81,9 +96,21 @@ def _meaning(
         return error
     if status in (400, 413):
         return upstream_error(payload if payload is not None else {}, status)
+    if status == 429:
+        return BackendError("The upstream takes no requests of this gateway any more.")
     if status < 500:
-        return BackendError("The upstream does not serve this gateway; its operator has to look at it.")
+        return _REFUSALS.get(status, UpstreamRefused)(_NOT_OURS)
     return BackendError(f"The upstream failed with status {status}.")
+
+
+def _not_now(status: int, payload: Any, retry_after: float | None) -> LLMRuntimeError:
+    """Busy, if it says so by its status, a time or a known word. A bare 503 may as well come from
+    whatever stands before a server that is dead."""
+    text = "The upstream takes no requests at the moment."
+    if status == 503 and retry_after is None and not _members(payload) & _BUSY_WORDS:
+        return UpstreamFailing(text)
+    kind = UpstreamRateLimited if status == 429 else BackendUnavailable
+    return kind(text, retry_after_s=DEFAULT_RETRY_AFTER_S if retry_after is None else retry_after)
 
 
 def _not_there(status: int, payload: Any, request: RuntimeRequest) -> LLMRuntimeError:
@@ -95,7 +122,7 @@ def _not_there(status: int, payload: Any, request: RuntimeRequest) -> LLMRuntime
         return ModelNotFound("The upstream does not have this model at the moment.", param="model")
     if request.kind not in _ALWAYS_THERE:
         return UnsupportedEndpoint("The model's server does not support this endpoint.", param="model")
-    return BackendError("The upstream does not serve this gateway; its operator has to look at it.")
+    return (UpstreamNotFound if status == 404 else UpstreamRefused)(_NOT_OURS)
 
 
 def retry_after_s(headers: Mapping[bytes, bytes], wall_now: float) -> float | None:

@@ -56,7 +56,7 @@ class Target:
 
     @classmethod
     def of(cls, config: OpenAIConfig) -> Target:
-        """Raises ConfigError. Reads certificates from disk (blocking)."""
+        """Of a configuration with one URL. Raises ConfigError. Reads certificates from disk (blocking)."""
         parts, address = _split(config)
         path = parts.path.rstrip("/") if parts.scheme != "unix" else ""
         base = path or "/v1"
@@ -94,10 +94,11 @@ def secrets_of(config: OpenAIConfig) -> tuple[str, ...]:
     """Every literal that must not appear in a log: the key, header values, the URL's user part."""
     found = [config.api_key or ""]
     found += [header.partition(":")[2].strip() for header in config.headers]
-    parts = _parts(config.url or "")
-    if parts is not None:
-        found += [unquote(part) for part in (parts.password, parts.username) if part]
-        found += [value for _, _, value in (pair.partition("=") for pair in parts.query.split("&"))]
+    for one in config.each:
+        parts = _parts(one.url or "")
+        if parts is not None:
+            found += [unquote(part) for part in (parts.password, parts.username) if part]
+            found += [value for _, _, value in (pair.partition("=") for pair in parts.query.split("&"))]
     return tuple(secret for secret in found if secret)
 
 

@@ -47,6 +47,7 @@ class Exchange:
         "headers",
         "lost",
         "num_buffered",
+        "num_sends",
         "on_closed",
         "on_first_byte",
         "parts",
@@ -66,6 +67,8 @@ class Exchange:
         """Of the answer; names in lower case, values of repeated ones joined with a comma."""
         self.was_sent = False
         """Whether the request was handed to a connection: the other side may know of it."""
+        self.num_sends = 0
+        """How often: a connection may turn out to be closed."""
         self.has_started = False
         """Whether any byte of an answer arrived."""
         self.ended = False

@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._complete = self._ends_at_eof = False
         exchange.carried_by(self)
         exchange.was_sent = True
+        exchange.num_sends += 1
         assert self._transport is not None
         self._transport.write(exchange.payload)
 
