@@ -94,9 +94,10 @@ def test_a_cap_of_its_class_and_until_when() -> None:
 
 def test_slots_that_are_kept_for_others() -> None:
     reserve = Reserve(1)
-    reserve.started(make_request("short"), is_favoured=True)
-    entry, replicas = Waiting(make_request("long"), 0.0, 0), {"r0": FakeReplica(2)}
-    replicas["r0"].running["short"] = make_request("short")
+    entry, replicas = Waiting(make_request("long"), 0.0, 0), {"r0": FakeReplica(3)}
+    for name, is_favoured in (("other", False), ("short", True)):
+        reserve.started(make_request(name), is_favoured=is_favoured)
+        replicas["r0"].running[name] = make_request(name)
     kept = Obstacles(reserve=reserve)
     assert why_it_waits(entry, FakeCapacity(replicas), kept, 0.0).reason == SLOTS_KEPT
     favoured = Obstacles(reserve=reserve, is_favoured=True)

@@ -135,7 +135,9 @@ class TypedEventRelay:
         self._reason = dialect.finish_reason(event) or self._reason
 
     def _while_answering(self, error: LLMRuntimeError) -> LLMRuntimeError:
-        if self._num_token_events and isinstance(error, InvalidRequest | BackendUnavailable | UpstreamRefused):
+        if self._num_token_events and isinstance(
+            error, InvalidRequest | BackendUnavailable | UpstreamRefused
+        ):
             # Half an answer is out: no refusal any more, and trying elsewhere would repeat it.
             return BackendError(error.message)
         return error

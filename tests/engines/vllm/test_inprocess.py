@@ -71,7 +71,7 @@ def test_the_suite_passes_in_vllms_environment() -> None:
     assert done.returncode == 0, done.stderr[-5000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) > 50
+    assert int(passed[1]) >= 50
 
 
 @pytest.mark.vllm
