@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from llm_runtime.settings_leaves import Leaf, leaves
 from llm_runtime.settings_table import SECTIONS
@@ -46,6 +46,8 @@ def kind(leaf: Leaf) -> str:
         return ", ".join(f"`{choice}`" for choice in leaf.choices) + off
     if leaf.plural:
         return "list of texts" + off
+    if leaf.structured:
+        return "list of tenants" + off
     inner = next((arg for arg in _members(leaf.annotation) if arg is not type(None)), leaf.annotation)
     base, *constraints = typing.get_args(inner) if hasattr(inner, "__metadata__") else (inner,)
     return ", ".join([_WORDS[base], *map(_bound, constraints)]) + off
@@ -56,6 +58,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _bound(constraint: object) -> str:
+    if isinstance(constraint, MinLen):
+        return "not empty"
     for cls, sign, attribute in _SIGNS:
         if isinstance(constraint, cls):
             return f"{sign} {getattr(constraint, attribute):,}"

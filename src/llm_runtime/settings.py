@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
-from llm_runtime.admission.config import AdmissionConfig
+from llm_runtime.admission.config import AdmissionConfig, TenantConfig
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.config import EnginesConfig, ModelConfig
 from llm_runtime.engines.ray.config import RayConfig
@@ -30,6 +31,8 @@ from llm_runtime.telemetry.config import TelemetryConfig
 from llm_runtime.web.config import ServerConfig
 
 DEFAULT_ORIGIN = "default"
+MAX_SHOWN_NAME = 80
+TENANTS = "admission.tenants"
 WORKER_VARIABLES = ("WEB_CONCURRENCY", "UVICORN_WORKERS")
 
 
@@ -63,6 +66,11 @@ class Settings(BaseModel):
         """Where the setting of that dotted name comes from: `default`, `file PATH`, `env NAME`, `cli`."""
         return self._origins.get(name, DEFAULT_ORIGIN)
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers need a key."""
+        return bool(self.server.api_keys) or any(tenant.keys for tenant in self.admission.tenants)
+
     def value(self, name: str) -> Any:
         """The setting of that dotted name."""
         value: Any = self
@@ -80,8 +88,11 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        _check_keys(self.server)
-        _check_exposure(self.server)
+        _check_keys("server.api_keys", self.server.api_keys)
+        _check_keys("server.admin_api_keys", self.server.admin_api_keys)
+        for tenant in self.admission.tenants:
+            _check_keys(f"admission.tenants: keys of {tenant.name[:MAX_SHOWN_NAME]!r}", tenant.keys)
+        _check_exposure(self.server, has_keys=self.has_keys)
         _check_engines(self.engines)
         _check_ray(self.ray)
         return self
@@ -134,8 +145,35 @@ def _explain(given: Mapping[str, Given], error: ValidationError) -> list[str]:
     explained: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_input=False):
         name = _leaf_name(detail["loc"])
-        explained.setdefault(name, given[name].error(_why(given[name].leaf, detail["msg"])).message)
+        value = given[name]
+        if name == TENANTS:
+            why, name = _why_tenants(value, detail["loc"][2:], detail["msg"]), str(detail["loc"])
+        else:
+            why = _why(value.leaf, detail["msg"])
+        explained.setdefault(name, value.error(why).message)
     return list(explained.values())
+
+
+def _why_tenants(value: Given, where: tuple[int | str, ...], message: str) -> str:
+    """where: below the list. Names the tenant as far as it has a name, and the field."""
+    if not where or not isinstance(where[0], int) or not isinstance(value.raw, list):
+        return "it must be a list of tenants, each with a name"
+    why = message.replace("Input should be", "it should be", 1)
+    item = value.raw[where[0]]
+    name = item.get("name") if isinstance(item, dict) else None
+    shown = repr(name[:MAX_SHOWN_NAME]) if isinstance(name, str) else f"number {where[0] + 1}"
+    field = ".".join(str(part) for part in where[1:])
+    if "nexpected keyword" in why:
+        why = f"there is no such field; {_hint_field(where)}"
+    return f"tenant {shown}: {field}: {why}" if field else f"tenant {shown}: {why}"
+
+
+def _hint_field(where: tuple[int | str, ...]) -> str:
+    owner: type = TenantConfig
+    for part in where[1:-1]:
+        owner = next((field.default.__class__ for field in fields(owner) if field.name == part), owner)
+    known = ", ".join(field.name for field in fields(owner))
+    return f"there are {known}"
 
 
 def _leaf_name(location: tuple[int | str, ...]) -> str:
@@ -148,19 +186,19 @@ def _why(leaf: Leaf, message: str) -> str:
     return f"{why}; `none` switches it off" if leaf.optional else why
 
 
-def _check_keys(server: ServerConfig) -> None:
-    for position, key in enumerate(server.api_keys, start=1):
+def _check_keys(where: str, keys: Iterable[str]) -> None:
+    for position, key in enumerate(keys, start=1):
         if not key or not all("!" <= character <= "~" for character in key):
             raise ConfigError(
-                f"server.api_keys: key number {position} has a character that no Authorization header "
+                f"{where}: key number {position} has a character that no Authorization header "
                 "can carry; use letters, digits and punctuation of ASCII, without spaces"
             )
 
 
-def _check_exposure(server: ServerConfig) -> None:
+def _check_exposure(server: ServerConfig, *, has_keys: bool) -> None:
     if not server.host.strip():
         raise ConfigError("server.host = '' names no address; use 127.0.0.1, or 0.0.0.0 for all")
-    if is_loopback(server.host) or server.api_keys or server.allow_unauthenticated:
+    if is_loopback(server.host) or has_keys or server.allow_unauthenticated:
         return
     raise ConfigError(
         f"server.host = {server.host!r} can be reached from other machines and no API key is set: set "
@@ -212,6 +250,14 @@ def _check_workers(environ: Mapping[str, str]) -> None:
 def _without_effect(settings: Settings) -> list[str]:
     warnings = []
     admission, scheduling = settings.admission, settings.scheduling
+    if settings.has_keys:
+        warnings += [
+            f"admission.tenants: {tenant.name} has no keys, so nobody can be it"
+            for tenant in admission.tenants
+            if not tenant.keys
+        ]
+    if admission.redis.url is not None and not any(tenant.limits.any for tenant in admission.tenants):
+        warnings.append("admission.redis.url has no effect without a tenant that has limits")
     if admission.request_rate_limit_burst is not None and admission.request_rate_limit_per_s is None:
         warnings.append(
             "admission.request_rate_limit_burst has no effect without admission.request_rate_limit_per_s"

@@ -21,7 +21,8 @@ class Leaf:
     """One setting as its type declares it.
 
     optional: None is a value (switched off or chosen by the program). plural: a tuple of strings.
-    choices: the words it may be, empty where it is free.
+    structured: a tuple of things with fields of their own, given as YAML. choices: the words it may be,
+    empty where it is free.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Leaf:
     default: Any
     optional: bool
     plural: bool
+    structured: bool
     choices: tuple[str, ...]
 
     @property
@@ -90,12 +92,14 @@ def _leaf(name: str, annotation: Any, default: Any) -> Leaf:
     members = typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,)
     inner = next(member for member in members if member is not type(None))
     origin = typing.get_origin(inner)
+    structured = origin is tuple and dataclasses.is_dataclass(typing.get_args(inner)[0])
     return Leaf(
         name=name,
         annotation=annotation,
         default=default,
         optional=type(None) in members,
-        plural=origin is tuple,
+        plural=origin is tuple and not structured,
+        structured=structured,
         choices=typing.get_args(inner) if origin is Literal else (),
     )
 

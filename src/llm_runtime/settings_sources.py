@@ -61,7 +61,7 @@ def from_file(path: Path) -> dict[str, Given]:
         if isinstance(raw, str):
             if not raw.strip():
                 continue
-            value = Given(value.leaf, _from_text(value.leaf, raw), value.origin)
+            value = _from_text(value.leaf, raw, value.origin)
         given[name] = value
     return given
 
@@ -83,7 +83,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list
             raise ConfigError(f"{variable} is not a setting; {_hint_variable(variable)}")
         if not text.strip():
             continue
-        value = Given(leaf, _from_text(leaf, text), f"env {variable}")
+        value = _from_text(leaf, text, f"env {variable}")
         other = given.setdefault(leaf.name, value)
         if other.raw != value.raw:
             raise value.error(f"contradicts {other.origin.removeprefix('env ')}; keep one of the two")
@@ -97,7 +97,7 @@ def from_command_line(overrides: Mapping[str, str]) -> dict[str, Given]:
         leaf = leaves().get(key) or flat_names().get(key.lower())
         if leaf is None:
             raise ConfigError(f"{key} is not a setting; {_hint_name(key)}")
-        value = Given(leaf, _from_text(leaf, text), "cli")
+        value = _from_text(leaf, text, "cli")
         if not text.strip() and not (leaf.optional or leaf.plural):
             raise value.error(f"needs a value, as in {key}={leaf.default}")
         given[leaf.name] = value
@@ -110,13 +110,23 @@ def config_path(given: str | None, environ: Mapping[str, str]) -> Path | None:
     return Path(chosen).expanduser() if chosen else None
 
 
-def _from_text(leaf: Leaf, text: str) -> Any:
+def _from_text(leaf: Leaf, text: str, origin: str) -> Given:
     text = text.strip()
     if leaf.optional and (not text or text.lower() in OFF_WORDS):
-        return None
+        return Given(leaf, None, origin)
+    if leaf.structured:
+        return Given(leaf, _structure(leaf, text, origin), origin)
     if leaf.plural:
-        return tuple(part for part in map(str.strip, text.split(",")) if part)
-    return text.lower() if leaf.choices else text
+        return Given(leaf, tuple(part for part in map(str.strip, text.split(",")) if part), origin)
+    return Given(leaf, text.lower() if leaf.choices else text, origin)
+
+
+def _structure(leaf: Leaf, text: str, origin: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader) or ()  # noqa: S506 (a SafeLoader)
+    except yaml.YAMLError:
+        # Neither the text nor a snippet of it: there may be keys in it.
+        raise Given(leaf, text, origin).error("it must be a list in YAML or JSON") from None
 
 
 def _flatten(path: Path, prefix: str, mapping: dict[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -71,6 +71,11 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "API_KEYS",
             secret=True,
         ),
+        "server.admin_api_keys": Row(
+            "Bearer keys of operators, for `/admin/...`, given as the others; none: there is no such path.",
+            "ADMIN_API_KEYS",
+            secret=True,
+        ),
         "server.allow_unauthenticated": Row(
             "Permits an address other than loopback without any key; refused otherwise."
         ),
@@ -268,6 +273,27 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "admission.request_rate_limit_burst": Row(
             "Requests admitted at once after a pause; unset: one second's worth, at least 1.",
             "REQUEST_RATE_LIMIT_BURST",
+        ),
+        "admission.tenants": Row(
+            "Tenants with a name, limits or rights of their own, as [tenants.md](tenants.md) tells.",
+            secret=True,
+        ),
+        "admission.redis.url": Row(
+            "Redis that several servers keep tenants' limits in, `redis://host:6379/0`, `rediss://...` or "
+            "`unix:///path`; unset: each server for itself.",
+            "REDIS_URL",
+            is_url=True,
+        ),
+        "admission.redis.timeout_ms": Row("How long a request waits for Redis before it counts as gone."),
+        "admission.redis.when_gone": Row(
+            "While Redis is gone: `open`: each server goes on with limits of its own; `closed`: limited "
+            "tenants get 503."
+        ),
+        "admission.redis.lease_s": Row(
+            "How long a place of `max_concurrent_requests` outlives a server that was killed."
+        ),
+        "admission.redis.key_prefix": Row(
+            "What Redis keys begin with; servers that share limits have the same."
         ),
         "limits.request_timeout_s": Row(
             "A plain reply in total; a stream's time to its first token.", "REQUEST_TIMEOUT_S"

@@ -117,7 +117,7 @@ class Rig:
     async def _play(self, client: Client) -> None:
         request = client.request
         try:
-            permit = self.runtime.admit(request)
+            permit = await self.runtime.admit(request)
             async with self.runtime.submit(request, permit) as client.handle:
                 if isinstance(client.handle, CompletionHandle):
                     client.received.append(await client.handle.result())

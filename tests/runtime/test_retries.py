@@ -13,7 +13,7 @@ from llm_runtime.core.request import RuntimeRequest, TimeLimits
 from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.decision import MAX_ATTEMPTS
-from llm_runtime.scheduling.base import Capacity, Decision, QueueSnapshot, Scheduler, SchedulingEvent
+from llm_runtime.scheduling.base import Capacity, Decision, Head, QueueSnapshot, Scheduler, SchedulingEvent
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from tests.runtime.rig import rig, virtual
@@ -216,6 +216,9 @@ class Preempting:
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._inner.snapshot(now)
 
+    def head(self, now: float, capacity: Capacity) -> Head | None:
+        return self._inner.head(now, capacity)
+
 
 @virtual
 async def test_preempted_before_the_first_byte_it_runs_again_later() -> None:
@@ -299,7 +302,7 @@ async def test_preempted_while_a_comment_is_being_sent() -> None:
     scheduler = Preempting()
     async with rig(ScriptedBackend(slots=1), scheduler=scheduler) as r:
         request = r.request("low")
-        async with r.runtime.submit(request, r.runtime.admit(request)) as handle:
+        async with r.runtime.submit(request, await r.runtime.admit(request)) as handle:
             scheduler.preempt = ("low",)
             r.play(r.request("high"))
             await asyncio.sleep(0)

@@ -72,6 +72,27 @@ QUEUE = Row(
             stacked=True,
         ),
         Panel(
+            "Waiting by tenant",
+            "Requests in the queue by whose they are, all classes together.",
+            "short",
+            (Query(total("llm_runtime_tenant_requests_waiting", ("tenant",), MODEL), "{{tenant}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Service by tenant",
+            "Tokens per second as the policy fair weighs them, prompt 1 and generated 2. Under fair, tenants "
+            "that all wait get shares as their weights are.",
+            "short",
+            (Query(rate("llm_runtime_tenant_service_tokens_total", ("tenant",)), "{{tenant}}"),),
+        ),
+        Panel(
+            "Why the first in the queue waits",
+            "1 for what keeps it. no_free_slot is plain load; with class_cap, slots_kept and "
+            "needs_more_slots, slots are free; no_engine_ready is trouble.",
+            "short",
+            (Query(total("llm_runtime_queue_head_waits", ("reason",), MODEL, op="max"), "{{reason}}"),),
+        ),
+        Panel(
             "Longest wait",
             "The request that has waited longest, by model.",
             "s",

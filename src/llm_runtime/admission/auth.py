@@ -1,7 +1,8 @@
 """API keys: whether a caller may speak, and which tenant it is.
 
-Only hashes of keys are kept. A key is named, in errors, logs and metrics, by its tenant: `key-` and
-the first eight hexadecimal digits of its SHA-256. That tells keys apart and is useless to call with.
+Only hashes of keys are kept. A key is named, in errors, logs and metrics, by its tenant: the declared
+one's name, else `key-` and the first eight hexadecimal digits of its SHA-256. That tells keys apart and is
+useless to call with.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from llm_runtime.core.errors import ConfigError, Unauthorized
 
@@ -25,32 +27,56 @@ _BEARER = re.compile(rb"bearer[ \t]+([!-~]+)[ \t]*", re.IGNORECASE)
 _KEY = re.compile(rb"[!-~]+")
 
 
+class _Known(NamedTuple):
+    digest: bytes
+    tenant: str
+
+
 class ApiKeys:
     """The accepted keys, each given as it is or as `sha256:` and 64 hexadecimal digits; none: off.
 
-    Raises ConfigError for a key that no header could carry. Read-only after construction.
+    keys: of undeclared tenants, each of which is one by itself. declared: keys by tenant. setting: what
+    errors call the place of `keys`. Raises ConfigError for a key that no header could carry or that is
+    given twice for different tenants. Read-only after construction.
     """
 
-    __slots__ = ("_digests",)
+    __slots__ = ("_known",)
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._digests: dict[bytes, bytes] = {}
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        declared: Mapping[str, Iterable[str]] | None = None,
+        *,
+        setting: str = "server.api_keys",
+    ) -> None:
+        self._known: dict[bytes, _Known] = {}
         for position, key in enumerate(keys, start=1):
-            digest = _digest(key, position)
-            if self._digests.setdefault(digest[:NAME_BYTES], digest) != digest:
-                raise ConfigError(
-                    f"server.api_keys: key number {position} would share its tenant name "
-                    f"({_tenant(digest)}) with another key; replace one of the two"
-                )
+            where = f"{setting}: key number {position}"
+            self._add(_digest(key, where), None, where)
+        for tenant, its_keys in (declared or {}).items():
+            for position, key in enumerate(its_keys, start=1):
+                where = f"admission.tenants: key number {position} of {tenant}"
+                self._add(_digest(key, where), tenant, where)
+
+    def _add(self, digest: bytes, tenant: str | None, where: str) -> None:
+        known = _Known(digest, tenant or _tenant(digest))
+        other = self._known.setdefault(digest[:NAME_BYTES], known)
+        if other.digest != digest:
+            raise ConfigError(
+                f"{where} would share its tenant name ({_tenant(digest)}) with another key; replace one of "
+                "the two"
+            )
+        if other.tenant != known.tenant:
+            raise ConfigError(f"{where} is also a key of {other.tenant}; a key can have one tenant only")
 
     @property
     def enabled(self) -> bool:
-        return bool(self._digests)
+        return bool(self._known)
 
     @property
     def tenants(self) -> tuple[str, ...]:
         """Every tenant there can be while keys are on."""
-        return tuple(_tenant(digest) for digest in self._digests.values())
+        return tuple(dict.fromkeys(known.tenant for known in self._known.values()))
 
     def identify(
         self,
@@ -65,17 +91,17 @@ class ApiKeys:
         where there is no Authorization; raises Unauthorized. Keys off: `x-tenant-id` where it is well
         formed, else "anonymous".
         """
-        if not self._digests:
+        if not self._known:
             if x_tenant_id is None or _TENANT.fullmatch(x_tenant_id) is None:
                 return ANONYMOUS
             return x_tenant_id.decode("ascii")
         digest = hashlib.sha256(_presented(authorization, x_api_key)).digest()
         # The look-up goes by the part of the hash that is public anyway, as the tenant's name; the
         # comparison that decides takes the same time wherever the hashes differ.
-        accepted = self._digests.get(digest[:NAME_BYTES])
-        if accepted is None or not hmac.compare_digest(accepted, digest):
+        known = self._known.get(digest[:NAME_BYTES])
+        if known is None or not hmac.compare_digest(known.digest, digest):
             raise Unauthorized("The API key is not valid.")
-        return _tenant(digest)
+        return known.tenant
 
 
 def _presented(authorization: bytes | None, x_api_key: bytes | None) -> bytes:
@@ -93,20 +119,17 @@ def _presented(authorization: bytes | None, x_api_key: bytes | None) -> bytes:
     return key
 
 
-def _digest(key: str, position: int) -> bytes:
-    """The hash of a configured key. The error names the key by its position, never by its text."""
+def _digest(key: str, where: str) -> bytes:
+    """The hash of a configured key. Errors name the key by its place, never by its text."""
     if key.startswith(HASH_PREFIX):
         digits = key.removeprefix(HASH_PREFIX)
         if _HASH.fullmatch(digits) is None:
-            raise ConfigError(
-                f"server.api_keys: key number {position} starts with {HASH_PREFIX} but 64 hexadecimal "
-                "digits do not follow"
-            )
+            raise ConfigError(f"{where} starts with {HASH_PREFIX} but 64 hexadecimal digits do not follow")
         return bytes.fromhex(digits)
     raw = key.encode("utf-8", "surrogateescape")
     if len(raw) > MAX_KEY_BYTES or _KEY.fullmatch(raw) is None:
         raise ConfigError(
-            f"server.api_keys: key number {position} is empty, longer than {MAX_KEY_BYTES} bytes or has a "
+            f"{where} is empty, longer than {MAX_KEY_BYTES} bytes or has a "
             "character that no Authorization header can carry"
         )
     return hashlib.sha256(raw).digest()

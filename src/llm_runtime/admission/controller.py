@@ -7,8 +7,10 @@ from enum import Enum
 from functools import partial
 
 from llm_runtime.admission.base import AdmissionPolicy, Load, Reservation
+from llm_runtime.admission.tenant_gate import TenantGate
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.core.standing import Standing
 
 # What an identity policy is shown: it judges who asks, before any pool is looked at.
 NO_LOAD = Load(
@@ -27,14 +29,17 @@ class Permit:
 
     It ends exactly once, by `settle` or `rollback`; a further end changes nothing and is counted in
     `num_repeated_ends`, which a correct runtime leaves at 0.
+
+    standing: of the request's tenant when it was let in; None where it has no limits.
     """
 
-    __slots__ = ("_reservations", "_state", "num_repeated_ends")
+    __slots__ = ("_reservations", "_state", "num_repeated_ends", "standing")
 
     def __init__(self) -> None:
         self._reservations: list[Reservation] = []
         self._state = _State.OPEN
         self.num_repeated_ends = 0
+        self.standing: Standing | None = None
 
     @property
     def open(self) -> bool:
@@ -75,16 +80,45 @@ class AdmissionController:
     """Owned by the runtime; called on the loop's thread. Policies are asked in the order given.
 
     identity: who asks and how often; needs no pool. capacity: whether what will be queued may be.
+    tenants: each tenant's own limits, which may have to be asked for elsewhere; None: there are none.
     """
 
-    __slots__ = ("_capacity", "_identity")
+    __slots__ = ("_capacity", "_identity", "_tenants")
 
-    def __init__(self, identity: Sequence[AdmissionPolicy], capacity: Sequence[AdmissionPolicy]) -> None:
+    def __init__(
+        self,
+        identity: Sequence[AdmissionPolicy],
+        capacity: Sequence[AdmissionPolicy],
+        tenants: TenantGate | None = None,
+    ) -> None:
         self._identity = tuple(identity)
         self._capacity = tuple(capacity)
+        self._tenants = tenants
+
+    async def admit(self, request: RuntimeRequest, now: float) -> Permit:
+        """The first gate as a whole. Raises what the refusing policy raised, with nothing left reserved.
+
+        Suspends only where tenants' limits are not kept in this process.
+        """
+        permit = self.admit_identity(request, now)
+        if self._tenants is not None:
+            try:
+                held = await self._tenants.reserve(request)
+            except BaseException:
+                permit.rollback()
+                raise
+            if held is not None:
+                permit.standing = held.standing
+                permit.add(held)
+        return permit
+
+    async def standing(self, tenant: str) -> Standing | None:
+        """How a tenant stands with its limits; None: it has none, or nobody can know."""
+        return None if self._tenants is None else await self._tenants.standing(tenant)
 
     def admit_identity(self, request: RuntimeRequest, now: float) -> Permit:
-        """The first gate. Raises what the refusing policy raised, with nothing left reserved."""
+        """The first gate's part that needs nobody else. Raises what the refusing policy raised, with
+        nothing left reserved."""
         permit = Permit()
         _reserve(self._identity, permit, request, NO_LOAD, now)
         return permit

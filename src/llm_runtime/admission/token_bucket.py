@@ -36,21 +36,33 @@ class TokenBucket:
         After exactly that wait the same call succeeds, if nobody else took tokens meanwhile. Raises
         ValueError for a negative cost.
         """
+        wait_s = self.wait_s(cost, now)
+        if wait_s == 0:
+            self.charge(cost)
+        return wait_s
+
+    def wait_s(self, cost: float, now: float) -> float:
+        """What `try_take` would return, without taking anything."""
         if not cost >= 0:
             raise ValueError(f"cost must not be negative, not {cost!r}")
         if cost > self.burst:
             return math.inf
+        wait_s = (cost - self.level(now)) / self.rate_per_s
+        # Who comes back at the told instant is on time although floats round: what is lent here
+        # stays in the balance as a debt, so no rate is gained in the long run.
+        return wait_s if wait_s > self._rounding_s + 4 * math.ulp(now) else 0.0
+
+    def level(self, now: float) -> float:
+        """Tokens there are; below 0 while a debt lasts."""
         if now > self._updated_at:
             gained = (now - self._updated_at) * self.rate_per_s
             self._tokens = min(self.burst, self._tokens + gained)
             self._updated_at = now
-        wait_s = (cost - self._tokens) / self.rate_per_s
-        # Who comes back at the told instant is on time although floats round: what is lent here
-        # stays in the balance as a debt, so no rate is gained in the long run.
-        if wait_s > self._rounding_s + 4 * math.ulp(now):
-            return wait_s
+        return self._tokens
+
+    def charge(self, cost: float) -> None:
+        """Takes tokens whether or not they are there: what is missing is a debt."""
         self._tokens -= cost
-        return 0.0
 
     def give_back(self, cost: float) -> None:
         """Returns tokens of something that did not happen after all."""

@@ -12,15 +12,18 @@ from typing import Any, cast
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from llm_runtime.api import chat, completions, models, ops, other_endpoints
+from llm_runtime.api import admin, chat, completions, models, ops, other_endpoints
 from llm_runtime.api.documented import OTHER_ERRORS
 from llm_runtime.api.faults import handle_faults
 from llm_runtime.api.front import Front, ServerSend
 from llm_runtime.api.inference import InferenceEndpoint
 from llm_runtime.api.services import Services
 from llm_runtime.web.asgi import ASGIApp
+from llm_runtime.web.rate_limits import RATE_LIMIT_HEADERS
 
-EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing")
+EXPOSED_HEADERS = (
+    "x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing", *RATE_LIMIT_HEADERS,
+)  # fmt: skip
 
 
 class RuntimeApp(FastAPI):
@@ -74,4 +77,6 @@ def create_app(
         ops.router(services),
     ):
         app.include_router(router)
+    if services.admin_keys.enabled:
+        app.include_router(admin.router(services))
     return app

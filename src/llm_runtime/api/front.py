@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from llm_runtime.admission.auth import ApiKeys
+from llm_runtime.api.admin import ADMIN_PREFIX
 from llm_runtime.api.services import Services
 from llm_runtime.core.errors import LLMRuntimeError, MethodNotAllowed, Unauthorized
 from llm_runtime.web.asgi import (
@@ -51,7 +53,7 @@ class Front:
         request_id = request_id_of(headers)
         if path not in OPEN_PATHS:
             try:
-                self._services.keys.identify(
+                self._keys_for(path).identify(
                     headers.get(b"authorization"), x_api_key=headers.get(b"x-api-key")
                 )
             except Unauthorized as error:
@@ -72,6 +74,11 @@ class Front:
             await send(message)
 
         await self._rest(inner, receive, send_outer)
+
+    def _keys_for(self, path: str) -> ApiKeys:
+        """Without admin keys there is nothing below the prefix, which anybody with a key may know."""
+        admin = self._services.admin_keys
+        return admin if admin.enabled and path.startswith(ADMIN_PREFIX) else self._services.keys
 
     def _count(self, error: LLMRuntimeError) -> None:
         self._services.events.refused("other", row_of(error).status, error.reason)

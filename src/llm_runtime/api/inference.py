@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
 
+from llm_runtime.admission.controller import Permit
 from llm_runtime.api.limits import RequestLimits
 from llm_runtime.api.services import Services
 from llm_runtime.api.translation import Translation
-from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError
+from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError, RateLimited
 from llm_runtime.core.request import DEFAULT_PRIORITY, EndpointKind, RuntimeRequest
 from llm_runtime.runtime.handles import CompletionHandle
 from llm_runtime.runtime.request_handle import RequestHandle
@@ -36,6 +38,7 @@ from llm_runtime.web.body import check_media_type, read_body, refuse_unread
 from llm_runtime.web.cycle import Cycle, cycle_of
 from llm_runtime.web.disconnect import watch
 from llm_runtime.web.errors import INTERNAL_ERROR, Header, row_of
+from llm_runtime.web.rate_limits import rate_limit_headers
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
 from llm_runtime.wire.facades import facade_for
@@ -64,11 +67,14 @@ class _Accepted(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """cycle: where the client is at a connection of ours."""
+    """Who waits for the answer: its two ends, where it is at a connection of ours, what its headers say of its
+    limits, its own API."""
 
     receive: Receive
     send: Send
     cycle: Cycle | None
+    limited: list[Header]
+    translation: Translation | None
 
 
 class InferenceEndpoint:
@@ -98,6 +104,8 @@ class InferenceEndpoint:
         request_id = request_id_of(headers)
         request: RuntimeRequest | None = None
         handle: RequestHandle | None = None
+        tenant: str | None = None
+        permit: Permit | None = None
         try:
             tenant = self._services.keys.identify(
                 headers.get(b"authorization"),
@@ -107,34 +115,52 @@ class InferenceEndpoint:
             body = await self._body(headers, receive, cycle)
             request, translation = await self._accept(_Arrival(arrived_at, headers, request_id, tenant), body)
             request_id = request.id
-            permit = self._services.runtime.admit(request)
+            permit = await self._services.runtime.admit(request)
+            if permit.standing is not None:  # which may have taken a while
+                request = self._renamed(request)
+                request_id = request.id
             handle = self._services.runtime.submit(request, permit)
+            client = _Client(receive, send, cycle, rate_limit_headers(permit.standing), translation)
             if request.stream:
                 told = headers.get(b"x-server-timing") == b"stream"
-                await self._stream(handle, translation, _Client(receive, send, cycle), told=told)
+                await self._stream(handle, client, told=told)
             else:
-                await self._plain(handle, translation, _Client(receive, send, cycle))
+                await self._plain(handle, client)
             if handle.cut_off:
                 await abort_connection(scope, send)
         except ClientGone:
             self._refused(request, ClientGone.reason, 499)
         except LLMRuntimeError as error:
             self._refused(request, error.reason, row_of(error).status)
+            extra = await self._told(error, tenant, permit, handle)
             if request is None and isinstance(error, BodyTooLarge | BodyTimeout):
-                await refuse_unread(send, receive, error, request_id, write=self._dialect.error_body)
+                await refuse_unread(
+                    send, receive, error, request_id, extra=extra, write=self._dialect.error_body
+                )
             else:
-                await self._tell(send, error, request_id, handle)
+                await send_error(send, error, request_id, extra=extra, write=self._dialect.error_body)
         except Exception:
             log.exception("request.crashed", request_id=request_id)
             self._refused(request, INTERNAL_ERROR.reason, 500)
-            await self._tell(send, INTERNAL_ERROR, request_id, handle)
+            extra = await self._told(INTERNAL_ERROR, tenant, permit, handle)
+            await send_error(send, INTERNAL_ERROR, request_id, extra=extra, write=self._dialect.error_body)
 
-    async def _tell(
-        self, send: Send, error: LLMRuntimeError, request_id: str, handle: RequestHandle | None
-    ) -> None:
-        receipt = _receipt(handle) if handle is not None else b""
-        extra = [(b"server-timing", receipt)] if receipt else []
-        await send_error(send, error, request_id, extra=extra, write=self._dialect.error_body)
+    async def _told(
+        self, error: LLMRuntimeError, tenant: str | None, permit: Permit | None, handle: RequestHandle | None
+    ) -> list[Header]:
+        """What an error says beside itself: where the time went, and how the tenant stands."""
+        headers: list[Header] = []
+        if handle is not None and permit is not None:
+            receipt = _receipt(handle)
+            if receipt:
+                headers.append((b"server-timing", receipt))
+            standing = permit.standing
+        else:
+            # Nothing was taken, or it was given back: ask anew.
+            standing = error.standing if isinstance(error, RateLimited) else None
+            if standing is None and tenant is not None:
+                standing = await self._services.runtime.standing(tenant)
+        return headers + rate_limit_headers(standing)
 
     def _refused(self, request: RuntimeRequest | None, reason: str, status: int) -> None:
         """What became a request is counted by its own events; the rest is counted here."""
@@ -170,6 +196,9 @@ class InferenceEndpoint:
         context_tokens = pool.info.context_tokens
         if context_tokens is not None:
             max_tokens = min(max_tokens, context_tokens)
+        tenant = services.tenants.of(arrival.tenant)
+        priority = parsed.priority if parsed.priority is not None else DEFAULT_PRIORITY
+        read_timeout = arrival.headers.get(b"x-stainless-read-timeout")
         request = RuntimeRequest(
             id=runtime.unique_id(arrival.request_id),
             model=parsed.model,
@@ -178,8 +207,8 @@ class InferenceEndpoint:
             arrived_at=arrival.at,
             created=int(runtime.clock.wall()),
             tenant=arrival.tenant,
-            priority=parsed.priority if parsed.priority is not None else DEFAULT_PRIORITY,
-            limits=self._limits.of(arrival.headers.get(b"x-stainless-read-timeout"), stream=parsed.stream),
+            priority=tenant.priority(priority),
+            limits=self._limits.of(read_timeout, tenant.slo, stream=parsed.stream),
             stream=parsed.stream,
             include_usage=parsed.include_usage,
             num_slots=parsed.num_slots,
@@ -191,6 +220,11 @@ class InferenceEndpoint:
         )
         runtime.check(request)
         return request
+
+    def _renamed(self, request: RuntimeRequest) -> RuntimeRequest:
+        """The same under a name that is still nobody else's."""
+        unique = self._services.runtime.unique_id(request.id)
+        return request if unique == request.id else replace(request, id=unique)
 
     def _parse(self, body: bytes) -> tuple[ParsedRequest, Translation | None]:
         parsed = self._parse_request(parse_body(body, self._json_limits))
@@ -204,29 +238,23 @@ class InferenceEndpoint:
 
     # ---- from a request to bytes
 
-    async def _plain(self, handle: RequestHandle, translation: Translation | None, client: _Client) -> None:
+    async def _plain(self, handle: RequestHandle, client: _Client) -> None:
         assert isinstance(handle, CompletionHandle)
         async with watch(client.cycle, client.receive, handle.client_gone), handle:
             body = await handle.result()
-            if translation is not None:
-                body = translation.reply(body)
-            headers = self._reply_headers(handle)
+            if client.translation is not None:
+                body = client.translation.reply(body)
+            headers = self._reply_headers(handle, client)
             headers.append((b"content-type", b"application/json"))
             headers.append((b"content-length", b"%d" % len(body)))
             await send_bytes(client.send, 200, headers, body)
 
-    async def _stream(
-        self,
-        handle: RequestHandle,
-        translation: Translation | None,
-        client: _Client,
-        *,
-        told: bool,
-    ) -> None:
+    async def _stream(self, handle: RequestHandle, client: _Client, *, told: bool) -> None:
         """told: the client wants to be told at the end where the time went."""
         receipt = partial(_receipt, handle) if told else None
-        head = partial(self._stream_headers, handle)
+        head = partial(self._stream_headers, handle, client)
         writer = StreamWriter(client.send, self._dialect, head, receipt, client.cycle)
+        translation = client.translation
         try:
             async with watch(client.cycle, client.receive, handle.client_gone), handle:
                 await writer.run(handle if translation is None else translation.stream(handle))
@@ -238,11 +266,11 @@ class InferenceEndpoint:
                 raise
             log.exception("request.crashed", request_id=handle.request.id)
 
-    def _stream_headers(self, handle: RequestHandle) -> list[Header]:
-        return [*STREAM_HEADERS, *self._reply_headers(handle)]
+    def _stream_headers(self, handle: RequestHandle, client: _Client) -> list[Header]:
+        return [*STREAM_HEADERS, *self._reply_headers(handle, client)]
 
-    def _reply_headers(self, handle: RequestHandle) -> list[Header]:
-        headers: list[Header] = [(b"x-request-id", handle.request.id.encode())]
+    def _reply_headers(self, handle: RequestHandle, client: _Client) -> list[Header]:
+        headers: list[Header] = [(b"x-request-id", handle.request.id.encode()), *client.limited]
         timing = _receipt(handle, decode=not handle.request.stream)
         if timing:
             headers.append((b"server-timing", timing))

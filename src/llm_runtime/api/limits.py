@@ -1,10 +1,11 @@
-"""Limits of time for one request: the server's, tightened by what its client says of itself."""
+"""Limits of time for one request: the server's, tightened by its tenant's SLO and by what its client says."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from llm_runtime.admission.config import TenantSlo
 from llm_runtime.core.request import TimeLimits
 from llm_runtime.runtime.config import LimitsConfig
 
@@ -22,7 +23,7 @@ class RequestLimits:
         )
         self._keep_alive_s = config.keep_alive_interval_s
 
-    def of(self, read_timeout: bytes | None, *, stream: bool) -> TimeLimits:
+    def of(self, read_timeout: bytes | None, slo: TenantSlo | None = None, *, stream: bool) -> TimeLimits:
         """read_timeout: `x-stainless-read-timeout`, how long the client waits for the next bytes. An
         answer that nobody reads any more is not worth computing. What is no positive number of seconds
         is no hint, and no fault either: the header is the SDK's, not its user's.
@@ -30,15 +31,31 @@ class RequestLimits:
         Plain reply: its total. Stream: until the first byte; without meaning where comments come sooner.
         """
         limits = self._stream if stream else self._plain
+        if slo is not None:
+            limits = _with_slo(limits, slo, stream=stream)
         timeout_s = _seconds(read_timeout)
         if timeout_s is None:
             return limits
         if stream:
             first_byte_s = min(self._keep_alive_s or math.inf, limits.request_s or math.inf)
             return limits if timeout_s >= first_byte_s else replace(limits, first_byte_s=timeout_s)
-        if limits.request_s is not None and timeout_s >= limits.request_s:
-            return limits
-        return replace(limits, request_s=timeout_s)
+        return replace(limits, request_s=_tighter(limits.request_s, timeout_s))
+
+
+def _with_slo(limits: TimeLimits, slo: TenantSlo, *, stream: bool) -> TimeLimits:
+    if not stream:
+        return replace(limits, request_s=_tighter(limits.request_s, slo.total_s))
+    return replace(
+        limits,
+        request_s=_tighter(limits.request_s, slo.first_token_s),
+        total_s=_tighter(limits.total_s, slo.total_s),
+    )
+
+
+def _tighter(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def _seconds(text: bytes | None) -> float | None:

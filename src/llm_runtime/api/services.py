@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from llm_runtime.admission.auth import ApiKeys
 from llm_runtime.admission.estimate import TokenEstimator
+from llm_runtime.admission.tenants import Tenants
 from llm_runtime.core.events import Events
+from llm_runtime.runtime.queue_report import QueueReport
 from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.telemetry.families import Sources
 from llm_runtime.telemetry.prometheus import PrometheusExporter
@@ -17,10 +19,13 @@ from llm_runtime.web.config import ServerConfig
 class Services:
     runtime: Runtime
     keys: ApiKeys
+    admin_keys: ApiKeys
+    tenants: Tenants
     estimator: TokenEstimator
     events: Events
     server: ServerConfig
     default_max_tokens: int
     metrics: Sources
+    queue_report: QueueReport
     exporter: PrometheusExporter
     version: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +32,12 @@ def render(settings: Settings) -> Iterator[str]:
 
 def _value(leaf: Leaf, settings: Settings) -> str:
     value: Any = leaf.row.shown(settings.value(leaf.name))
-    if leaf.row.secret:
+    if leaf.structured:
+        value = [_masked(dataclasses.asdict(item)) for item in value]
+    elif leaf.row.secret:
         value = [HIDDEN] * len(value) if leaf.plural else HIDDEN
     return json.dumps(value, ensure_ascii=False)
+
+
+def _masked(item: dict[str, Any]) -> dict[str, Any]:
+    return {key: [HIDDEN] * len(value) if key == "keys" else value for key, value in item.items()}

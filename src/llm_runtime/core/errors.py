@@ -6,6 +6,8 @@ carries a path, a host or a secret. `param` names the offending request field, w
 
 from __future__ import annotations
 
+from llm_runtime.core.standing import Standing
+
 
 class LLMRuntimeError(Exception):
     """Root of everything the runtime raises on purpose.
@@ -103,7 +105,35 @@ class Rejected(LLMRuntimeError):
 
 
 class RateLimited(Rejected):
+    """standing: of the tenant whose limit it was; None where the limit is everybody's."""
+
     reason = "rate_limit_exceeded"
+    standing: Standing | None = None
+
+
+class RequestsLimited(RateLimited):
+    """The tenant's requests per minute are used up."""
+
+
+class TokensLimited(RateLimited):
+    """The tenant's tokens per minute are used up."""
+
+
+class ConcurrencyLimited(RateLimited):
+    """The tenant has as many requests in flight as it may."""
+
+
+class NeverWithinLimit(RateLimited):
+    """The request alone asks for more than its tenant's limit, so it can never pass."""
+
+    reason = "request_exceeds_rate_limit"
+    retryable = False
+
+
+class LimiterUnavailable(Rejected):
+    """What keeps the tenants' limits cannot be asked, and nobody passes unasked."""
+
+    reason = "limiter_unavailable"
 
 
 class QuotaExceeded(Rejected):

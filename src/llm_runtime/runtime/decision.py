@@ -16,11 +16,13 @@ from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.capacity import DecisionCapacity, ReplicaSlots
+from llm_runtime.runtime.flow_counts import FlowCounts
 from llm_runtime.scheduling.base import (
     Decision,
     Dispatched,
     Eviction,
     FirstToken,
+    Head,
     QueueSnapshot,
     RequestFinished,
     Requeued,
@@ -70,6 +72,7 @@ class DecisionCore:
         self._waiting: dict[str, RuntimeRequest] = {}
         self._stopped = False
         self.num_waiting_tokens = 0
+        self.flows = FlowCounts()
 
     # ---- counts
 
@@ -115,6 +118,12 @@ class DecisionCore:
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._scheduler.snapshot(now)
 
+    def head(self, now: float) -> Head | None:
+        """Who is next and what keeps it waiting; None: nobody waits."""
+        if not self._waiting or self._stopped:
+            return None
+        return self._scheduler.head(now, DecisionCapacity(self._replicas, self._router, now))
+
     # ---- events
 
     def add(self, request: RuntimeRequest, now: float) -> None:
@@ -150,11 +159,13 @@ class DecisionCore:
     def _put(self, request: RuntimeRequest) -> None:
         self._waiting[request.id] = request
         self.num_waiting_tokens += num_tokens(request)
+        self.flows.add(request, num_tokens(request))
 
     def _take(self, request_id: str) -> RuntimeRequest | None:
         request = self._waiting.pop(request_id, None)
         if request is not None:
             self.num_waiting_tokens -= num_tokens(request)
+            self.flows.remove(request, num_tokens(request))
         return request
 
     # ---- deciding

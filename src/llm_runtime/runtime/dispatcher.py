@@ -7,7 +7,7 @@ a lease became free, an engine changed state) and by one timer at the instant th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -21,10 +21,11 @@ from llm_runtime.engines.base import BackendState, BackendStatus, Run, Work
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.decision import DecisionCore, preempted_error
 from llm_runtime.runtime.failed_run import FailedRun
+from llm_runtime.runtime.flow_counts import Flow, Waiting
 from llm_runtime.runtime.leases import LeaseBook
 from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.request_handle import RequestHandle
-from llm_runtime.scheduling.base import QueueSnapshot, Scheduler
+from llm_runtime.scheduling.base import Head, QueueSnapshot, Scheduler
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +95,25 @@ class Dispatcher:
 
     def snapshot(self) -> QueueSnapshot:
         return self._core.snapshot(self._clock.now())
+
+    def head(self) -> Head | None:
+        """Who is next and what keeps it waiting; None: nobody waits."""
+        return self._core.head(self._clock.now())
+
+    @property
+    def flows(self) -> Mapping[Flow, Waiting]:
+        """What waits, by class and tenant."""
+        return self._core.flows.by_flow
+
+    def waiting(self) -> Iterator[tuple[RuntimeRequest, float]]:
+        """Each request that waits, with the instant it was queued; nearly in that order."""
+        for handle in self._waiting.values():
+            queued_at = handle.timeline.queued_at
+            assert queued_at is not None
+            yield handle.request, queued_at
+
+    def running(self) -> Iterator[RuntimeRequest]:
+        return self._leases.requests
 
     # ---- the queue
 

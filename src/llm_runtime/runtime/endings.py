@@ -12,7 +12,7 @@ from llm_runtime.core.errors import (
     LLMRuntimeError,
     QueueTimeout,
 )
-from llm_runtime.core.outcome import Outcome
+from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.runtime.pace import Due
 
 SERVER_STOPPED = "server_stopped"
@@ -32,6 +32,22 @@ def ending(error: BaseException) -> tuple[Outcome, str]:
     if isinstance(error, LLMRuntimeError):
         return Outcome.FAILED, error.reason
     return Outcome.FAILED, "internal_error"
+
+
+def charged(record: RequestRecord) -> Usage | None:
+    """What an ended request counts against the limits of its tenant; None: nothing was computed.
+
+    Who leaves while an engine is at the prompt has had it worked on, although the engine has not said how
+    many tokens it was: then the estimate counts. What an engine failed before its first token is free.
+    """
+    usage = record.usage
+    if record.outcome is Outcome.COMPLETED or usage.completion_tokens > 0:
+        return usage
+    if record.outcome not in (Outcome.CANCELLED, Outcome.TIMED_OUT) or record.timeline.dispatched_at is None:
+        return None
+    if usage.prompt_tokens > 0:
+        return usage
+    return Usage(prompt_tokens=record.request.num_prompt_tokens, estimated=True)
 
 
 def overdue(what: Due, *, dispatched: bool) -> LLMRuntimeError:

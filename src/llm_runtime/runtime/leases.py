@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.events import Events
 from llm_runtime.core.lease import Lease
+from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.request_handle import RequestHandle
 
@@ -36,6 +37,11 @@ class LeaseBook:
         self._holders[lease] = (replica, handle)
         self._by_request[request.id] = lease
         return lease
+
+    @property
+    def requests(self) -> Iterator[RuntimeRequest]:
+        """Of every lease that is held, also those whose client has gone."""
+        return (handle.request for _, handle in self._holders.values())
 
     def holds(self, request_id: str) -> bool:
         return request_id in self._by_request

@@ -19,11 +19,13 @@ from llm_runtime.core.errors import (
     LLMRuntimeError,
 )
 from llm_runtime.core.events import Events
-from llm_runtime.core.outcome import Outcome, RequestRecord
+from llm_runtime.core.outcome import RequestRecord
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
+from llm_runtime.core.standing import Standing
 from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.dispatcher import Dispatcher
+from llm_runtime.runtime.endings import charged
 from llm_runtime.runtime.engine_life import EngineLife
 from llm_runtime.runtime.handles import CompletionHandle, StreamingHandle
 from llm_runtime.runtime.in_flight import InFlight
@@ -177,17 +179,28 @@ class Runtime:
         for replica in pool.dispatcher.replicas.values():
             replica.backend.check(request)
 
-    def admit(self, request: RuntimeRequest) -> Permit:
+    async def admit(self, request: RuntimeRequest) -> Permit:
         """The identity gate. Raises Rejected (counted)."""
-        if self.draining or self.fatal_reason is not None:
-            error = _draining()
-            self._events.rejected(request, error)
-            raise error
         try:
-            return self._admission.admit_identity(request, self.clock.now())
+            self._check_open()
+            permit = await self._admission.admit(request, self.clock.now())
+            try:
+                self._check_open()  # others may have closed it meanwhile
+            except Draining:
+                permit.rollback()
+                raise
         except LLMRuntimeError as error:
             self._events.rejected(request, error)
             raise
+        return permit
+
+    def _check_open(self) -> None:
+        if self.draining or self.fatal_reason is not None:
+            raise _draining()
+
+    async def standing(self, tenant: str) -> Standing | None:
+        """How a tenant stands with its limits; None: it has none, or nobody can know."""
+        return await self._admission.standing(tenant)
 
     def submit(self, request: RuntimeRequest, permit: Permit) -> RequestHandle:
         """The capacity gate, then a handle to enter (`async with`), which queues the request.
@@ -195,11 +208,12 @@ class Runtime:
         Raises Rejected (counted), after which the permit is void. The permit is settled by the
         handle's exit; a handle must therefore be entered in the same step.
         """
-        pool = self.pool_for(request.model, request.kind)
-        dispatcher = pool.dispatcher
         try:
+            dispatcher = self.pool_for(request.model, request.kind).dispatcher
             self._admission.admit_capacity(permit, request, dispatcher.load(request), self.clock.now())
         except LLMRuntimeError as error:
+            if permit.open:  # the model went while the limits were asked
+                permit.rollback()
             self._events.rejected(request, error)
             raise
         self._events.accepted(request)
@@ -219,10 +233,9 @@ class Runtime:
     def _settle(self, permit: Permit, record: RequestRecord) -> None:
         """The one end of a request. Total: what a policy makes of it cannot keep it in the books."""
         self._in_flight.discard(record.request.id)
-        computed = record.outcome is Outcome.COMPLETED or record.usage.completion_tokens > 0
         self._events.settled(record)
         try:
-            permit.settle(record.usage if computed else None)
+            permit.settle(charged(record))
             if self.on_settled is not None:
                 self.on_settled(record)
         except Exception:

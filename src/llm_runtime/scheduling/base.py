@@ -125,6 +125,32 @@ class QueueSnapshot:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+NO_ENGINE_READY = "no_engine_ready"
+NO_FREE_SLOT = "no_free_slot"
+NEEDS_MORE_SLOTS = "needs_more_slots"
+CLASS_CAP = "class_cap"
+SLOTS_KEPT = "slots_kept"
+BATCH_FORMING = "batch_forming"
+STARTING = "starting"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The request that is next, and why it waits.
+
+    reason: NO_ENGINE_READY; NO_FREE_SLOT: every slot is taken; NEEDS_MORE_SLOTS: some are free, but no
+        replica has as many as it needs; CLASS_CAP: its class holds all it may, so others may go first;
+        SLOTS_KEPT: those that are free are kept for tenants below their share or for short requests;
+        BATCH_FORMING: held for company until `until`; STARTING: nothing keeps it.
+    until: monotonic instant at which that ends even if nothing happens; None if nobody can know.
+    """
+
+    request: RuntimeRequest
+    queued_at: float
+    reason: str
+    until: float | None = None
+
+
 class Scheduler(Protocol):
     def add(self, request: RuntimeRequest, now: float) -> None:
         """Queues it. Raises ValueError if the id is already queued."""
@@ -139,3 +165,7 @@ class Scheduler(Protocol):
     def decide(self, now: float, capacity: Capacity) -> Decision: ...
 
     def snapshot(self, now: float) -> QueueSnapshot: ...
+
+    def head(self, now: float, capacity: Capacity) -> Head | None:
+        """Who is next and what keeps it waiting; None: nobody waits. `capacity` is used up by this."""
+        ...

@@ -179,6 +179,13 @@ class BatchFormer:
         if self._window is not None:
             self._window.released = True
 
+    def held_until(self, now: float) -> float | None:
+        """Until when what waits is being held for company; None: it is not."""
+        window = self._window
+        if window is None or window.released or not window.worth or now >= window.ends_at:
+            return None
+        return window.ends_at
+
     # ---- what to do
 
     def hold_until(self, queue: Queue, now: float) -> float | None:

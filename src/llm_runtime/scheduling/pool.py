@@ -17,6 +17,7 @@ from llm_runtime.scheduling.base import (
     Dispatched,
     Eviction,
     FirstToken,
+    Head,
     Placement,
     QueueSnapshot,
     RequestFinished,
@@ -31,6 +32,7 @@ from llm_runtime.scheduling.lateness import hopeless_at
 from llm_runtime.scheduling.order import LazyHeap, Running, Waiting
 from llm_runtime.scheduling.preemption import Preemption
 from llm_runtime.scheduling.reserve import Reserve
+from llm_runtime.scheduling.why import Obstacles, why_it_waits
 
 QUEUE_TIMEOUT = "queue_timeout"
 WOULD_MISS_DEADLINE = "would_miss_deadline"
@@ -307,6 +309,19 @@ class PoolScheduler:
         decided.num_placed_slots += entry.request.num_slots
 
     # ---- looking
+
+    def head(self, now: float, capacity: Capacity) -> Head | None:
+        entry = self._bands.head((), ())
+        if entry is None:
+            return None
+        obstacles = Obstacles(
+            held_until=self._batching.held_until(now),
+            caps=self._caps,
+            waiting=self._totals.by_class,
+            reserve=self._reserve,
+            is_favoured=self._bands.is_favoured(entry),
+        )
+        return why_it_waits(entry, capacity, obstacles, now)
 
     def snapshot(self, now: float) -> QueueSnapshot:
         oldest = self._by_age.head()

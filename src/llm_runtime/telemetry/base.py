@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-# The words of an engine's life. Telemetry knows engines only by their words.
+# The words of an engine's life, and for what keeps the first in a queue waiting. Telemetry knows engines
+# and schedulers only by their words.
 ENGINE_STATES = ("starting", "ready", "draining", "crashed", "failed", "stopped")
 
 
@@ -29,15 +30,28 @@ class ReplicaReading:
     suspect: bool = False
 
 
+HEAD_REASONS = (
+    "no_engine_ready", "no_free_slot", "needs_more_slots", "class_cap", "slots_kept", "batch_forming",
+    "starting",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class PoolReading:
-    """One queue. num_waiting_tokens: prompt estimates and caps; oldest_wait_s: 0 when empty."""
+    """One queue. num_waiting_tokens: prompt estimates and caps; oldest_wait_s: 0 when empty.
+
+    waiting_by_flow: requests by (class, tenant). head_reason: a word of HEAD_REASONS; None: nobody waits.
+    predicted_wait_s: by class, of those of which it can be known.
+    """
 
     model: str
     num_waiting: int
     num_waiting_tokens: int = 0
     oldest_wait_s: float = 0.0
     waiting_by_class: Mapping[str, int] = field(default_factory=dict)
+    waiting_by_flow: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    head_reason: str | None = None
+    predicted_wait_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,15 @@ class RuntimeReading:
     @property
     def num_running(self) -> int:
         return sum(replica.num_running for replica in self.replicas)
+
+
+class SharedLimits(Protocol):
+    """Implemented by what keeps tenants' limits for several servers."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether they hold for all servers together now."""
+        ...
 
 
 class RuntimeState(Protocol):

@@ -12,7 +12,14 @@ from operator import attrgetter
 from typing import Literal
 
 from llm_runtime import __version__
-from llm_runtime.telemetry.base import ENGINE_STATES, RuntimeReading, RuntimeState
+from llm_runtime.telemetry.base import (
+    ENGINE_STATES,
+    HEAD_REASONS,
+    PoolReading,
+    RuntimeReading,
+    RuntimeState,
+    SharedLimits,
+)
 from llm_runtime.telemetry.gpu import NvidiaSmiSampler
 from llm_runtime.telemetry.gpu_reading import Gpu
 from llm_runtime.telemetry.histogram import Histogram
@@ -34,6 +41,7 @@ class Sources:
     runtime: RuntimeState | None = None
     gpu: NvidiaSmiSampler | None = None
     loop_lag: LoopLag | None = None
+    shared_limits: SharedLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,12 @@ def collect(sources: Sources) -> Iterator[Family]:
     yield from _counters(sources.metrics)
     yield from _distributions(sources.metrics)
     if sources.runtime is not None:
-        yield from _levels(sources.runtime.reading())
+        reading = sources.runtime.reading()
+        yield from _levels(reading)
+        yield from _queues(reading.pools, sources.metrics)
+    if sources.shared_limits is not None:
+        yield _gauge("tenant_limits_shared", "1 while tenants' limits hold for all servers together.", (),
+                     [((), int(sources.shared_limits.shared))])  # fmt: skip
     if sources.loop_lag is not None:
         yield from _loop(sources.loop_lag)
     if sources.gpu is not None:
@@ -97,6 +110,10 @@ def _counters(metrics: MetricsCollector) -> Iterator[Family]:
              counts.tenant_requests),
             ("tenant_tokens", "Tokens used, by tenant; type is prompt or completion.", ("tenant", "type"),
              counts.tenant_tokens),
+            ("tenant_service_tokens", "Tokens as `fair` weighs them: prompt 1, generated 2.",
+             ("tenant", "priority_class"), counts.tenant_service),
+            ("tenant_limit_rejections", "Requests refused by a limit of their tenant, by the limit.",
+             ("tenant", "limit"), counts.tenant_limit_rejections),
         ]  # fmt: skip
     for name, text, labels, values in rows:
         yield Family(PREFIX + name, "counter", text, labels, list(values.items()))
@@ -166,6 +183,32 @@ def _levels(now: RuntimeReading) -> Iterator[Family]:
     ]
     yield _gauge("engine_state", "1 for the state the engine is in, 0 for the others.",
                  (*replica, "state"), states)  # fmt: skip
+
+
+def _queues(pools: Iterable[PoolReading], metrics: MetricsCollector) -> Iterator[Family]:
+    """What explains the queues: whose requests wait, why the first does, how long the next would."""
+    pools = list(pools)
+    # Who was served once keeps a series, so that a line in a graph goes to 0 and does not just end.
+    served = metrics.counts.tenant_service
+    by_tenant: dict[Key, int] = {(pool.model, cls, tenant): 0 for pool in pools for tenant, cls in served}
+    for pool in pools:
+        for (cls, name), number in pool.waiting_by_flow.items():
+            key = (pool.model, cls, metrics.tenant(name))
+            by_tenant[key] = by_tenant.get(key, 0) + number
+    if metrics.has_tenants:
+        yield _gauge("tenant_requests_waiting", "Requests in the queue, by class and tenant.",
+                     ("model", "priority_class", "tenant"), list(by_tenant.items()))  # fmt: skip
+    heads = {(pool.model, reason): 0 for pool in pools for reason in HEAD_REASONS}
+    predicted: dict[Key, float] = {}
+    for pool in pools:
+        if pool.head_reason is not None:
+            heads[pool.model, pool.head_reason] = 1
+        for cls, wait_s in pool.predicted_wait_s.items():
+            predicted[pool.model, cls] = max(predicted.get((pool.model, cls), 0.0), wait_s)
+    yield _gauge("queue_head_waits", "1 for what keeps the first in the queue waiting; all 0: nobody waits.",
+                 ("model", "reason"), list(heads.items()))  # fmt: skip
+    yield _gauge("predicted_wait_seconds", "How long a request that came now would wait, where known.",
+                 ("model", "priority_class"), list(predicted.items()))  # fmt: skip
 
 
 def _loop(lag: LoopLag) -> Iterator[Family]:

@@ -7,9 +7,16 @@ are bounded by `labels.py`, so memory and scrape size depend on the configuratio
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from llm_runtime.core.errors import LLMRuntimeError
+from llm_runtime.core.errors import (
+    ConcurrencyLimited,
+    LimiterUnavailable,
+    LLMRuntimeError,
+    NeverWithinLimit,
+    RequestsLimited,
+    TokensLimited,
+)
 from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.core.request import RuntimeRequest, priority_class
 from llm_runtime.core.timeline import ITL_BUCKETS_S
@@ -27,6 +34,16 @@ from llm_runtime.telemetry.histogram import (
 from llm_runtime.telemetry.labels import OTHER, Labels
 
 MAX_BATCH_SIZES = 512
+PROMPT_WEIGHT = 1
+COMPLETION_WEIGHT = 2
+LIMITS: Mapping[type[LLMRuntimeError], str] = {
+    RequestsLimited: "requests",
+    TokensLimited: "tokens",
+    NeverWithinLimit: "tokens",
+    ConcurrencyLimited: "concurrent_requests",
+    LimiterUnavailable: "unknown",
+}
+"""Errors of a tenant's limits, and what the label says of each."""
 
 Key = tuple[str, ...]
 
@@ -37,7 +54,7 @@ class Counts:
     __slots__ = (
         "accepted", "batch_sizes", "cached_tokens", "completion_tokens", "ended", "engine_state_changes",
         "prompt_tokens", "refusals", "rejections", "replica_requests", "requests", "suspect_leases",
-        "tenant_requests", "tenant_tokens",
+        "tenant_limit_rejections", "tenant_requests", "tenant_service", "tenant_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,6 +68,8 @@ class Counts:
         self.completion_tokens: defaultdict[Key, int] = defaultdict(int)  # model, endpoint, source
         self.tenant_requests: defaultdict[Key, int] = defaultdict(int)  # tenant, outcome
         self.tenant_tokens: defaultdict[Key, int] = defaultdict(int)  # tenant, type
+        self.tenant_service: defaultdict[Key, int] = defaultdict(int)  # tenant, priority class
+        self.tenant_limit_rejections: defaultdict[Key, int] = defaultdict(int)  # tenant, limit
         self.replica_requests: defaultdict[Key, int] = defaultdict(int)  # replica, outcome
         self.engine_state_changes: defaultdict[Key, int] = defaultdict(int)  # replica, state
         self.suspect_leases: defaultdict[Key, int] = defaultdict(int)  # replica
@@ -105,6 +124,10 @@ class MetricsCollector:
     def has_tenants(self) -> bool:
         return self._labels.with_tenants
 
+    def tenant(self, name: str) -> str:
+        """The tenant's label."""
+        return self._labels.tenant(name)
+
     def add_models(self, names: Iterable[str]) -> None:
         """Models that an engine turned out to have."""
         self._labels.add_models(names)
@@ -118,6 +141,9 @@ class MetricsCollector:
 
     def rejected(self, request: RuntimeRequest, error: LLMRuntimeError) -> None:
         self._end(request, Outcome.REJECTED, self._labels.error(error))
+        limit = LIMITS.get(type(error))
+        if limit is not None and self._labels.with_tenants:
+            self.counts.tenant_limit_rejections[self._labels.tenant(request.tenant), limit] += 1
 
     def refused(self, endpoint: str, status: int, reason: str) -> None:
         labels = self._labels
@@ -192,6 +218,8 @@ class MetricsCollector:
             tenant = labels.tenant(request.tenant)
             counts.tenant_tokens[tenant, "prompt"] += usage.prompt_tokens
             counts.tenant_tokens[tenant, "completion"] += usage.completion_tokens
+            service = PROMPT_WEIGHT * usage.prompt_tokens + COMPLETION_WEIGHT * usage.completion_tokens
+            counts.tenant_service[tenant, priority_class(request.priority).value] += service
 
     def _series(self, request: RuntimeRequest) -> RequestSeries:
         kind, band = request.endpoint.value, priority_class(request.priority).value

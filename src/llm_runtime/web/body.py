@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from llm_runtime.core.errors import (
     BodyTimeout,
@@ -14,7 +15,7 @@ from llm_runtime.core.errors import (
 )
 from llm_runtime.web.asgi import Headers, Receive, Send
 from llm_runtime.web.cycle import Cycle
-from llm_runtime.web.errors import WriteError, error_response
+from llm_runtime.web.errors import Header, WriteError, error_response
 from llm_runtime.wire.errors import error_body
 
 LINGER_S = 2.0
@@ -72,7 +73,13 @@ async def read_body(
 
 
 async def refuse_unread(
-    send: Send, receive: Receive, error: LLMRuntimeError, request_id: str, *, write: WriteError = error_body
+    send: Send,
+    receive: Receive,
+    error: LLMRuntimeError,
+    request_id: str,
+    *,
+    extra: Iterable[Header] = (),
+    write: WriteError = error_body,
 ) -> None:
     """Answers while the client may still be sending, then closes the connection.
 
@@ -80,6 +87,7 @@ async def refuse_unread(
     the client might never see why.
     """
     status, headers, body = error_response(error, request_id, write)
+    headers.extend(extra)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     try:

@@ -41,6 +41,12 @@ STATUS_TABLE: dict[type[e.LLMRuntimeError], Row] = {
     e.Unauthorized: Row(401, "authentication_error"),
     e.Forbidden: Row(403, "permission_error"),
     e.RateLimited: Row(429, "rate_limit_error"),
+    # The types are OpenAI's words for which limit it was.
+    e.RequestsLimited: Row(429, "requests"),
+    e.TokensLimited: Row(429, "tokens"),
+    e.ConcurrencyLimited: Row(429, "concurrent_requests"),
+    e.NeverWithinLimit: Row(429, "tokens", retryable=False),
+    e.LimiterUnavailable: Row(503, "service_unavailable_error"),
     e.QuotaExceeded: Row(429, "insufficient_quota", retryable=False),
     e.QueueFull: Row(503, "service_unavailable_error"),
     e.WouldMissDeadline: Row(503, "service_unavailable_error"),

@@ -109,7 +109,7 @@ def really(
             await asyncio.sleep(ask.at_s)
             request = _request(ask, clock.now())
             try:
-                handle = runtime.submit(request, runtime.admit(request))
+                handle = runtime.submit(request, await runtime.admit(request))
                 assert isinstance(handle, StreamingHandle)
                 async with handle:
                     while handle.finished is None:

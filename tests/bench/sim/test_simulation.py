@@ -35,6 +35,7 @@ from llm_runtime.scheduling.base import (
     Capacity,
     Decision,
     Dispatched,
+    Head,
     QueueSnapshot,
     Scheduler,
     SchedulingEvent,
@@ -270,6 +271,9 @@ class PreemptFor(Scheduler):
 
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._inner.snapshot(now)
+
+    def head(self, now: float, capacity: Capacity) -> Head | None:
+        return self._inner.head(now, capacity)
 
 
 def test_a_preempted_request_returns_to_its_place_and_its_slot_is_free_after_the_step() -> None:

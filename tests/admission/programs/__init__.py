@@ -1,0 +1,1 @@
+"""Programs that share limits with each other; run as modules."""
