@@ -182,6 +182,11 @@ class Exchange:
         if self.on_first_byte is not None:
             self.on_first_byte()
 
+    def append(self, body: bytes) -> None:
+        """Adds body bytes; `arrived` follows once for all of one read."""
+        self.parts.append(body)
+        self.num_buffered += len(body)
+
     def arrived(self) -> None:
         """After all body bytes of one read of the connection were added."""
         push, parts = self._push, self.parts

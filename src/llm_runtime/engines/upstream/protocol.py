@@ -178,8 +178,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         exchange = self._exchange
         if exchange is not None:
-            exchange.parts.append(body)
-            exchange.num_buffered += len(body)
+            exchange.append(body)
 
     def on_message_complete(self) -> None:
         exchange, parser = self._exchange, self._parser
