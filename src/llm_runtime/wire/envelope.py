@@ -17,8 +17,14 @@ import orjson
 from llm_runtime.core.quick import quick
 from llm_runtime.wire.dialects.chat import TEXT_MEMBERS
 
-# The inside of a JSON string: no bare quote, no control character, escapes in pairs.
-STRING_INSIDE = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+')
+# The inside of a JSON string: no bare quote, no control character, only escapes that JSON has, and no half of
+# a surrogate pair: what fits can be sent on unparsed.
+_HEX = rb"[0-9a-fA-F]"
+_PLAIN = rb'[^"\\\x00-\x1f]*+'
+_UNIT = rb"(?:[0-9a-cefA-CEF]" + _HEX + rb"|[dD][0-7])" + _HEX + rb"{2}"
+_PAIR = rb"[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2}"
+_ESCAPE = rb'\\(?:["\\/bfnrt]|u(?:' + _UNIT + rb"|" + _PAIR + rb"))"
+STRING_INSIDE = re.compile(_PLAIN + rb"(?:" + _ESCAPE + _PLAIN + rb")*+")
 
 _MEMBERS = (*TEXT_MEMBERS, "arguments", "text")
 _OPENINGS = {name: re.compile(rb'"' + name.encode() + rb'"\s*:\s*"') for name in _MEMBERS}
