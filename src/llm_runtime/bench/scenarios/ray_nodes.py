@@ -92,7 +92,7 @@ async def _lose_a_node(bed: RayBed) -> dict[str, Any]:
         (TrafficClass(input_tokens=Fixed(16), output_tokens=Fixed(TOKENS_OF_LOST)),),
         Limits(requests=STREAMS, warmup_requests=0),
     )
-    load = asyncio.ensure_future(run(plan))
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(run(plan), name="load")]
     try:
         await _all_running(bed.url)
         await asyncio.sleep(KILL_AFTER_S)
@@ -100,11 +100,12 @@ async def _lose_a_node(bed: RayBed) -> dict[str, Any]:
                 for name, replica in pool["replicas"].items() if replica["num_taken_slots"]}  # fmt: skip
         killed_at, killed_time = time.monotonic(), time.time()
         await bed.command(f"kill-node {victim}")
-        strength = asyncio.ensure_future(_strength(bed.url, killed_at))
-        result = await load
-        full_strength_s = await strength
+        tasks.append(asyncio.create_task(_strength(bed.url, killed_at), name="strength"))
+        result, full_strength_s = await asyncio.gather(*tasks)
     finally:
-        load.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     records = result.records
     failed = [record for record in records if record.status is not Status.COMPLETED]
     told_at = [result.started_at + record.finished_at for record in failed if record.finished_at is not None]
