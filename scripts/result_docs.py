@@ -25,7 +25,7 @@ import orjson
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "docs" / "benchmark_report.md", ROOT / "docs" / "benchmarks.md")
+PAGES = tuple(ROOT / "docs" / name for name in ("benchmark_report.md", "benchmarks.md", "engines.md"))
 DIRECTIVE = re.compile(r"<!-- (value|bars|grid|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
 MISSING = "(not measured yet)"
 
