@@ -24,11 +24,12 @@ from fastapi import FastAPI
 from llm_runtime import __version__
 from llm_runtime.admission.auth import ApiKeys
 from llm_runtime.admission.base import AdmissionPolicy
+from llm_runtime.admission.capacity_gate import CapacityGate
 from llm_runtime.admission.controller import AdmissionController
 from llm_runtime.admission.estimate import TokenEstimator
 from llm_runtime.admission.limiter import build_limiter
 from llm_runtime.admission.limiter import secrets_of as tenant_secrets_of
-from llm_runtime.admission.policies import QueueCap, RateLimit
+from llm_runtime.admission.policies import RateLimit
 from llm_runtime.admission.tenant_gate import TenantGate
 from llm_runtime.admission.tenant_limits import LocalLimits
 from llm_runtime.admission.tenants import Tenants
@@ -135,12 +136,11 @@ def build(
     )
     book = ServiceBook()
     events = FanOutEvents(metrics, LogEvents(lines), book, *listeners)
-    queue_cap = _queue_cap(settings)
     dispatcher = _dispatcher(settings, backends, events, clock, tenants)
     gate = TenantGate(tenants, limiter, clock) if tenants.limited else None
     runtime = Runtime(
         [Pool(backends[0].info.model, backends[0].info.endpoints, dispatcher)],
-        AdmissionController(_identity(settings), [queue_cap] if queue_cap is not None else [], gate),
+        AdmissionController(_identity(settings), [_capacity_gate(settings)], gate),
         events=events,
         clock=clock,
         limits=settings.limits,
@@ -155,7 +155,7 @@ def build(
     if gpu.enabled:
         runtime.add_background("gpu telemetry", gpu.run)
     runtime.index.on_change = metrics.add_models
-    runtime.on_settled = _learner(runtime, estimator, queue_cap, clock)
+    runtime.on_settled = _learner(estimator)
     sources = Sources(
         metrics=metrics, runtime=StateReader(runtime), loop_lag=lag, gpu=gpu, shared_limits=shared_limits
     )
@@ -232,9 +232,13 @@ def _names(backends: Sequence[Backend]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for backend in backends for name in backend.info.names))
 
 
-def _queue_cap(settings: Settings) -> QueueCap | None:
-    size = settings.admission.max_queue_size
-    return QueueCap(size) if size is not None else None
+def _capacity_gate(settings: Settings) -> CapacityGate:
+    admission = settings.admission
+    return CapacityGate(
+        admission.max_queue_size,
+        max_predicted_wait_s=admission.max_predicted_wait_s,
+        retry_share=admission.retry_share,
+    )
 
 
 def _dispatcher(
@@ -250,6 +254,7 @@ def _dispatcher(
         clock=clock,
         cancel_timeout_s=settings.engines.supervision.cancel_timeout_s,
         routing=settings.routing,
+        adaptive_limit=settings.scheduling.adaptive_limit,
     )
 
 
@@ -260,18 +265,13 @@ def _identity(settings: Settings) -> list[AdmissionPolicy]:
     return [RateLimit(rate, settings.admission.request_rate_limit_burst)]
 
 
-def _learner(
-    runtime: Runtime, estimator: TokenEstimator, queue_cap: QueueCap | None, clock: Clock
-) -> Callable[[RequestRecord], None]:
-    """What each ended request teaches: bytes per token, and how fast the queue drains."""
+def _learner(estimator: TokenEstimator) -> Callable[[RequestRecord], None]:
+    """What each ended request teaches: bytes per token."""
 
     def learn(record: RequestRecord) -> None:
         request, usage = record.request, record.usage
         if request.num_prompt_bytes and usage.prompt_tokens and not usage.estimated:
             estimator.observe(request.model, request.num_prompt_bytes, usage.prompt_tokens)
-        pool = runtime.models.get(request.model)
-        if queue_cap is not None and pool is not None:
-            queue_cap.observe_finished(request.model, clock.now(), pool.dispatcher.num_waiting)
 
     return learn
 

@@ -295,8 +295,20 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
             "A request that runs into a limit of time counts as the upstream's failure if nothing at all "
             "came from it for so long."
         ),
+        "scheduling.adaptive_limit": Row(
+            "Uses as many slots of each engine that batches by itself as are worth it, found while requests "
+            "wait; off: all of them."
+        ),
         "admission.max_queue_size": Row(
             "Requests that may wait, per pool; more are refused with 503; unset: no limit.", "MAX_QUEUE_SIZE"
+        ),
+        "admission.max_predicted_wait_s": Row(
+            "Who would wait longer is refused with 503 and told when to return; beside the limits of each "
+            "request, which are always looked at; unset: no such limit."
+        ),
+        "admission.retry_share": Row(
+            "While there is a queue, retries that come sooner than told are let in up to this share of first "
+            "tries; unset: all of them."
         ),
         "admission.request_rate_limit_per_s": Row(
             "Requests admitted per second over all clients; more are refused with 429; unset: no limit.",

@@ -137,6 +137,7 @@ def test_policies_see_the_load_of_their_gate() -> None:
     identity, capacity = Recorder("key", journal), Recorder("queue", journal)
     controller = AdmissionController([identity], [capacity])
     permit = controller.admit_identity(request(), 0.0)
-    controller.admit_capacity(permit, request(), load(3), 0.0)
+    state = load(3)
+    controller.admit_capacity(permit, request(), state, 0.0)
     assert identity.loads == [NO_LOAD]
-    assert capacity.loads == [load(3)]
+    assert capacity.loads == [state]

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from llm_runtime.admission.capacity_gate import CapacityGate
 from llm_runtime.admission.config import TenantConfig, TenantLimits
 from llm_runtime.admission.controller import AdmissionController
-from llm_runtime.admission.policies import QueueCap, RateLimit
+from llm_runtime.admission.policies import RateLimit
 from llm_runtime.admission.tenant_gate import TenantGate, estimate
 from llm_runtime.admission.tenant_limits import LocalLimits
 from llm_runtime.admission.tenants import Tenants
@@ -34,7 +35,7 @@ def test_the_estimate_is_the_prompt_and_the_cap_of_each_sequence(kind: EndpointK
 def gates(limits: TenantLimits, *, rate: float = 1000.0, queue: int = 9) -> AdmissionController:
     tenants = Tenants([TenantConfig("a", limits=limits)])
     gate = TenantGate(tenants, LocalLimits(), SystemClock())
-    return AdmissionController([RateLimit(rate, 3)], [QueueCap(queue)], gate)
+    return AdmissionController([RateLimit(rate, 3)], [CapacityGate(queue)], gate)
 
 
 async def test_all_gates_reserve_or_none_does() -> None:

@@ -322,3 +322,47 @@ async def test_choices_are_all_there() -> None:
         choices = orjson.loads(reply.body)["choices"]
         assert [choice["index"] for choice in choices] == list(range(8))
         assert len({choice["message"]["content"] for choice in choices}) > 1
+
+
+async def test_a_full_queue_of_batch_work_makes_room_for_others() -> None:
+    backend = ScriptedBackend(slots=1)
+    async with serve(backend=backend, admission__max_queue_size="1") as server:
+        connections = []
+        for number, priority in enumerate((5, 8, 2)):
+            connection = await Connection.open(server.port)
+            await connection.send(brief(MODEL, priority=priority))
+            await server.accepted(number + 1)
+            connections.append(connection)
+        running, batch, urgent = connections
+        shed = await batch.reply()
+        assert (shed.status, shed.error["code"]) == (503, "shed")
+        assert waits(shed)[0] >= 1
+        assert (await ask(server.port, brief(MODEL, priority=8))).error["code"] == "queue_full"
+        for number, connection in enumerate((running, urgent)):
+            (await backend.got(number)).end()
+            assert (await connection.reply()).status == 200
+        for connection in connections:
+            connection.close()
+        await server.at_rest()
+        metrics = (await get(server.port, "/metrics")).json()
+        assert (metrics["evicted_count"], metrics["reasons_by_outcome"]["evicted"]) == (1, {"shed": 1})
+
+
+async def test_retries_beyond_the_budget_are_refused_while_there_is_a_queue() -> None:
+    backend = ScriptedBackend(slots=1)
+    async with serve(backend=backend, admission__retry_share="0") as server:
+        connections = await fill(server, backend, 1)
+        for number in range(10):
+            connection = await Connection.open(server.port)
+            await connection.send(post(chat_body(MODEL), headers={"x-stainless-retry-count": "1"}))
+            await server.accepted(3 + number)
+            connections.append(connection)
+        again = post(chat_body(MODEL, user="another"), headers={"x-stainless-retry-count": "2"})
+        reply = await ask(server.port, again)
+        assert (reply.status, reply.error["code"]) == (503, "retry_budget_exhausted")
+        assert waits(reply)[0] >= 1
+        first = await ask(server.port, post(b"{", headers={"x-stainless-retry-count": "0"}))
+        assert first.status == 400
+        for connection in connections:
+            connection.close()
+        await server.settled(len(connections))

@@ -99,13 +99,13 @@ def test_a_static_replica_takes_a_batch_and_nothing_beside_it() -> None:
     take(replica, batch)
     core.add(request("2"), 0.1)
     assert core.decide(0.1).start == ()
-    assert core.load(request("3")).would_wait
+    assert core.load(request("3"), 0.0).would_wait
 
 
 @pytest.mark.parametrize(("num_slots", "would_wait"), [(1, False), (2, False), (3, True)])
 def test_the_gate_sees_whether_a_request_would_wait(num_slots: int, would_wait: bool) -> None:
     core = core_of(Slots("a"))
-    load = core.load(request("1", num_slots=num_slots))
+    load = core.load(request("1", num_slots=num_slots), 0.0)
     assert load.would_wait is would_wait
     assert (load.num_free_slots, load.num_slots, load.num_waiting) == (2, 2, 0)
 
@@ -154,10 +154,10 @@ def test_a_stopped_core_decides_nothing_and_can_still_be_left() -> None:
     ("reason", "kind"), [("queue_timeout", QueueTimeout), ("shed", Shed), ("would_miss_deadline", Shed)]
 )
 def test_every_eviction_says_why_and_when_to_come_back(reason: str, kind: type[LLMRuntimeError]) -> None:
-    error = eviction_error(Eviction("1", reason))
+    error = eviction_error(Eviction("1", reason), 2.5)
     assert isinstance(error, kind)
     assert error.reason == reason
-    assert error.retry_after_s == 1.0
+    assert error.retry_after_s == 2.5
 
 
 @pytest.mark.parametrize(

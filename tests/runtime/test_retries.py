@@ -13,7 +13,16 @@ from llm_runtime.core.request import RuntimeRequest, TimeLimits
 from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.decision import MAX_ATTEMPTS
-from llm_runtime.scheduling.base import Capacity, Decision, Head, QueueSnapshot, Scheduler, SchedulingEvent
+from llm_runtime.scheduling.base import (
+    Capacity,
+    Decision,
+    Eviction,
+    Head,
+    Outlook,
+    QueueSnapshot,
+    Scheduler,
+    SchedulingEvent,
+)
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from tests.runtime.rig import rig, virtual
@@ -212,6 +221,16 @@ class Preempting:
         preempt, self.preempt = self.preempt, ()
         shed, self.shed = self.shed, ()
         return Decision(decision.dispatch, decision.evict, preempt, decision.wake_at, shed)
+
+    def outlook(self, request: RuntimeRequest, now: float) -> Outlook:
+        return self._inner.outlook(request, now)
+
+    @property
+    def prompt_weight(self) -> float:
+        return self._inner.prompt_weight
+
+    def make_room(self, num_requests: int, work: float, now: float) -> tuple[Eviction, ...]:
+        return self._inner.make_room(num_requests, work, now)
 
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._inner.snapshot(now)

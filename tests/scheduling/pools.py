@@ -23,6 +23,7 @@ def make_request(
     num_slots: int = 1,
     queue_s: float | None = None,
     max_tokens: int = 4,
+    tenant: str = "anonymous",
 ) -> RuntimeRequest:
     return RuntimeRequest(
         id=request_id,
@@ -31,6 +32,7 @@ def make_request(
         body={},
         arrived_at=0.0,
         created=0,
+        tenant=tenant,
         priority=priority,
         limits=TimeLimits(queue_s=queue_s, request_s=None),
         num_slots=num_slots,

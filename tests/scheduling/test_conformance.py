@@ -237,3 +237,43 @@ def test_ten_thousand_waiting_do_not_slow_down_leaving(scheduler: Scheduler) -> 
         pool.finish(name, float(num))
     assert time.perf_counter() - began_at < 1.0
     assert scheduler.snapshot(float(num)).num_waiting == num // 2 - 1000
+
+
+def test_what_a_request_would_meet_is_told_without_changing_anything(scheduler: Scheduler) -> None:
+    for name in ids("", 4):
+        scheduler.add(make_request(name), 0.0)
+    before = scheduler.snapshot(1.0)
+    outlook = scheduler.outlook(make_request("new"), 1.0)
+    assert outlook.work >= 1
+    assert outlook.ahead == pytest.approx(4 * outlook.work)
+    assert scheduler.snapshot(1.0) == before
+
+
+def test_work_is_counted_exactly_whatever_leaves(scheduler: Scheduler) -> None:
+    pool = FakePool(scheduler, FakeReplica(2))
+    for name in ids("", 6):
+        pool.add(make_request(name), 0.0)
+    pool.dispatch(0.0)
+    scheduler.remove("5", 0.0)
+    outlook = scheduler.outlook(make_request("new"), 1.0)
+    assert outlook.ahead == pytest.approx(3 * outlook.work)
+    for name in ("2", "3", "4"):
+        scheduler.remove(name, 1.0)
+    assert scheduler.outlook(make_request("new"), 1.0).ahead == 0
+    assert set(scheduler.snapshot(1.0).work_by_class.values()) == {0.0}
+
+
+def test_shed_are_the_sheddable_alone_the_lowest_first_and_of_those_the_latest(scheduler: Scheduler) -> None:
+    for number, (name, priority) in enumerate([("a", 5), ("b", 9), ("c", 7), ("d", 9), ("e", 2), ("f", 7)]):
+        scheduler.add(make_request(name, priority=priority), float(number))
+    assert scheduler.make_room(3, 0.0, 6.0) == tuple(Eviction(name, "shed") for name in ("d", "b", "f"))
+    assert scheduler.make_room(5, 0.0, 6.0) == (Eviction("c", "shed"),)
+    assert scheduler.make_room(1, 0.0, 6.0) == ()
+    assert scheduler.snapshot(6.0).num_waiting == 2
+
+
+def test_as_much_is_shed_as_brings_the_work_wanted(scheduler: Scheduler) -> None:
+    for name in ids("", 5):
+        scheduler.add(make_request(name, priority=8), 0.0)
+    work = scheduler.outlook(make_request("x", priority=8), 0.0).work
+    assert len(scheduler.make_room(0, 2.5 * work, 0.0)) == 3

@@ -98,11 +98,22 @@ class FixedGpu:
 READING = RuntimeReading(
     ready=True,
     replicas=(
-        ReplicaReading("mock-0", "tiny", "ready", num_slots=8, num_free_slots=5, num_running=3),
+        ReplicaReading(
+            "mock-0", "tiny", "ready", num_slots=8, num_free_slots=3, num_running=3, num_slots_in_force=6
+        ),
         ReplicaReading("mock-1", "tiny", "crashed", 8, 0, 0, suspect=True),
     ),
     pools=(
-        PoolReading("tiny", 2, num_waiting_tokens=640, oldest_wait_s=1.5, waiting_by_class={"batch": 2}),
+        PoolReading(
+            "tiny",
+            2,
+            num_waiting_tokens=640,
+            oldest_wait_s=1.5,
+            waiting_by_class={"batch": 2},
+            predicted_wait_s={"standard": 0.25, "batch": 4.5},
+            num_promised=3,
+            promises={"kept": 7, "broken": 1, "lapsed": 2},
+        ),
         PoolReading("tiny", 1, num_waiting_tokens=10, oldest_wait_s=0.5, waiting_by_class={"standard": 1}),
     ),
 )

@@ -79,12 +79,17 @@ class AdmissionConfig:
     """Limits before anything is queued; None switches a limit off.
 
     max_queue_size: requests that may wait, per pool; more are refused with 503.
+    max_predicted_wait_s: who would wait longer is refused with 503; beside each request's own limits,
+        which are always looked at. retry_share: while there is a queue, retries that nobody asked for are
+        let in up to this share of first tries.
     request_rate_limit_per_s, request_rate_limit_burst: token bucket over all requests (429).
         The burst defaults to one second's worth, at least 1.
     tenants: those with a name, limits or rights of their own.
     """
 
     max_queue_size: Annotated[int, Ge(0)] | None = None
+    max_predicted_wait_s: Annotated[float, Gt(0)] | None = None
+    retry_share: Annotated[float, Ge(0)] | None = 0.2
     request_rate_limit_per_s: Annotated[float, Gt(0)] | None = None
     request_rate_limit_burst: Annotated[int, Ge(1)] | None = None
     tenants: tuple[TenantConfig, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 
-from llm_runtime.admission.base import AdmissionPolicy, Load, Reservation
+from llm_runtime.admission.base import AdmissionPolicy, Load, MakeRoom, Reservation
 from llm_runtime.admission.tenant_gate import TenantGate
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import RuntimeRequest
@@ -30,13 +30,15 @@ class Permit:
     It ends exactly once, by `settle` or `rollback`; a further end changes nothing and is counted in
     `num_repeated_ends`, which a correct runtime leaves at 0.
 
-    standing: of the request's tenant when it was let in; None where it has no limits.
+    room: what has to be shed for it. standing: of the request's tenant when it was let in; None where it
+    has no limits.
     """
 
-    __slots__ = ("_reservations", "_state", "num_repeated_ends", "standing")
+    __slots__ = ("_reservations", "_state", "num_repeated_ends", "room", "standing")
 
     def __init__(self) -> None:
         self._reservations: list[Reservation] = []
+        self.room = MakeRoom()
         self._state = _State.OPEN
         self.num_repeated_ends = 0
         self.standing: Standing | None = None
@@ -63,9 +65,11 @@ class Permit:
             reservations, self._reservations = self._reservations, []
             _run_all([reservation.rollback for reservation in reversed(reservations)])
 
-    def add(self, reservation: Reservation | None) -> None:
+    def add(self, reservation: Reservation | MakeRoom | None) -> None:
         """For the controller only: what one more policy has reserved."""
-        if reservation is not None:
+        if isinstance(reservation, MakeRoom):
+            self.room = self.room.and_also(reservation)
+        elif reservation is not None:
             self._reservations.append(reservation)
 
     def _end(self, state: _State) -> bool:
@@ -123,15 +127,17 @@ class AdmissionController:
         _reserve(self._identity, permit, request, NO_LOAD, now)
         return permit
 
-    def admit_capacity(self, permit: Permit, request: RuntimeRequest, load: Load, now: float) -> None:
-        """The second gate. Raises what the refusing policy raised; the permit is then rolled back as
-        a whole, the first gate's reservations included, since the request never entered.
+    def admit_capacity(self, permit: Permit, request: RuntimeRequest, load: Load, now: float) -> MakeRoom:
+        """The second gate. Returns what has to be shed before the request is queued.
 
-        Raises ValueError for a permit that has ended.
+        Raises what the refusing policy raised; the permit is then rolled back as a whole, the first gate's
+        reservations included, since the request never entered. Raises ValueError for a permit that has
+        ended.
         """
         if not permit.open:
             raise ValueError("the permit has ended")
         _reserve(self._capacity, permit, request, load, now)
+        return permit.room
 
 
 def _reserve(

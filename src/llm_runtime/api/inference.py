@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from llm_runtime.admission.controller import Permit
-from llm_runtime.api.limits import RequestLimits, max_attempts_of
+from llm_runtime.api.limits import RequestLimits, max_attempts_of, num_retries
 from llm_runtime.api.services import Services
 from llm_runtime.api.translation import Translation
 from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError, RateLimited
@@ -48,6 +48,7 @@ from llm_runtime.wire.requests import ParsedRequest
 log = structlog.get_logger(__name__)
 
 BIG_BODY_BYTES = 256 * 1024
+FINGERPRINT_BYTES = 64 * 1024
 
 
 class _Arrival(NamedTuple):
@@ -183,9 +184,13 @@ class InferenceEndpoint:
             # One at a time and off the loop: a few huge prompts must not stop everybody's tokens.
             async with self._big_bodies:
                 parsed, translation = await asyncio.to_thread(self._parse, body)
-        return _Accepted(self._request(arrival, parsed, translated=translation is not None), translation)
+        return _Accepted(
+            self._request(arrival, body, parsed, translated=translation is not None), translation
+        )
 
-    def _request(self, arrival: _Arrival, parsed: ParsedRequest, *, translated: bool) -> RuntimeRequest:
+    def _request(
+        self, arrival: _Arrival, body: bytes, parsed: ParsedRequest, *, translated: bool
+    ) -> RuntimeRequest:
         services = self._services
         runtime = services.runtime
         kind = EndpointKind.CHAT if translated else self._kind
@@ -219,6 +224,8 @@ class InferenceEndpoint:
             cap_field=parsed.cap_field,
             via=self._kind if translated else None,
             max_attempts=max_attempts_of(arrival.headers.get(b"x-max-attempts")),
+            fingerprint=hash((len(body), body[-FINGERPRINT_BYTES:])),
+            num_retries=num_retries(arrival.headers.get(b"x-stainless-retry-count")),
         )
         runtime.check(request)
         return request

@@ -11,6 +11,8 @@ from llm_runtime.core.errors import InvalidRequest
 from llm_runtime.core.request import TimeLimits
 from llm_runtime.runtime.config import LimitsConfig
 
+MAX_DIGITS = 6
+
 
 class RequestLimits:
     """Made once from the configuration; shared by all requests of an endpoint."""
@@ -68,6 +70,11 @@ def max_attempts_of(text: bytes | None) -> int | None:
     if text.isdigit() and len(text) <= 2 and int(text):
         return int(text)
     raise InvalidRequest("x-max-attempts must be a whole number from 1 to 99.", param="x-max-attempts")
+
+
+def num_retries(text: bytes | None) -> int | None:
+    """Of `x-stainless-retry-count`: how often the client has sent this before. None where it does not say."""
+    return int(text) if text is not None and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def _seconds(text: bytes | None) -> float | None:

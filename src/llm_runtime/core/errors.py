@@ -149,6 +149,12 @@ class WouldMissDeadline(Rejected):
     reason = "would_miss_deadline"
 
 
+class RetriesExhausted(Rejected):
+    """Nothing but retries would be served if all of them were let in."""
+
+    reason = "retry_budget_exhausted"
+
+
 class Draining(Rejected):
     reason = "draining"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from llm_runtime.core.quick import quick
@@ -37,6 +38,12 @@ def priority_class(priority: int) -> PriorityClass:
     if priority <= 3:
         return PriorityClass.INTERACTIVE
     return PriorityClass.STANDARD if priority <= 6 else PriorityClass.BATCH
+
+
+USUAL_LEVELS: Mapping[PriorityClass, int] = MappingProxyType(
+    {PriorityClass.INTERACTIVE: 2, PriorityClass.STANDARD: DEFAULT_PRIORITY, PriorityClass.BATCH: 8}
+)
+"""What requests of a class mostly have, best class first: those that service tiers stand for."""
 
 
 @quick
@@ -73,6 +80,8 @@ class RuntimeRequest:
     cap_field: where the client itself named the cap; None: it did not. In `body` it is `max_tokens`.
     include_usage: the client asked for the usage event of a stream.
     max_attempts: engines that may be given it, where the client limits that; None: as configured.
+    fingerprint: equal for two sendings of one body, and hardly ever for two bodies; 0: unknown.
+    num_retries: how often its client says to have sent it before; None: it does not say.
     arrived_at: monotonic; created: Unix seconds.
     """
 
@@ -94,6 +103,8 @@ class RuntimeRequest:
     cap_field: str | None = None
     via: EndpointKind | None = None
     max_attempts: int | None = None
+    fingerprint: int = 0
+    num_retries: int | None = None
 
     @property
     def endpoint(self) -> EndpointKind:

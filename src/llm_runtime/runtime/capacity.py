@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
+from llm_runtime.admission.adaptive_limit import AdaptiveLimit
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.routing.base import ReplicaView
 from llm_runtime.routing.router import Router
@@ -45,15 +47,49 @@ class ReplicaSlots(Protocol):
         ...
 
 
+class Limits:
+    """Of the replicas whose number of slots in force adapts; the others' slots are all in force."""
+
+    def __init__(self, by_replica: Mapping[str, AdaptiveLimit]) -> None:
+        self._by_replica = by_replica
+
+    def __bool__(self) -> bool:
+        return bool(self._by_replica)
+
+    def of(self, replica_id: str) -> AdaptiveLimit | None:
+        return self._by_replica.get(replica_id)
+
+    def in_force(self, replica: ReplicaSlots) -> int:
+        limit = self._by_replica.get(replica.id)
+        return replica.num_slots if limit is None else min(limit.in_force, replica.num_slots)
+
+    def num_free(self, replica: ReplicaSlots, num_slots: int = 1) -> int:
+        """Slots that a request of so many could be granted. One that is wider than the limit may have an
+        idle replica for itself: it could never run otherwise."""
+        limit = self._by_replica.get(replica.id)
+        if limit is None:
+            return replica.num_free
+        num_taken = replica.num_slots - replica.num_free
+        if num_slots > limit.in_force and not num_taken:
+            return replica.num_free
+        return min(limit.in_force, replica.num_slots) - num_taken
+
+    def demand(self, exceeds: bool, now: float) -> None:
+        """Whether somebody waits, from now on."""
+        for limit in self._by_replica.values():
+            limit.demand(exceeds, now)
+
+
 class DecisionCapacity:
     """Implements `scheduling.base.Capacity`. Made for each decision by the decision core."""
 
-    __slots__ = ("_avoid", "_now", "_num_open", "_replicas", "_router", "_views")
+    __slots__ = ("_avoid", "_limits", "_now", "_num_open", "_placed", "_replicas", "_router", "_views")
 
     def __init__(
         self,
         replicas: Mapping[str, ReplicaSlots],
         router: Router,
+        limits: Limits,
         now: float,
         avoid: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
@@ -61,18 +97,24 @@ class DecisionCapacity:
         self._replicas = replicas
         self._avoid = avoid
         self._router = router
+        self._limits = limits
         self._now = now
-        views = [replica.view(0) for replica in replicas.values()]
+        self._placed: dict[str, int] = {}
+        views = [self._view(replica, 0, 1) for replica in replicas.values()]
         self._views = {view.id: view for view in views if view.ready and not view.draining}
         self._num_open = sum([view.num_free_slots > 0 for view in self._views.values()])
 
     def place(self, request: RuntimeRequest) -> str | None:
         views = list(self._views.values())
+        if self._limits and request.num_slots > 1:
+            placed, replicas = self._placed, self._replicas
+            views = [self._view(replicas[v.id], placed.get(v.id, 0), request.num_slots) for v in views]
         avoid = self._avoid.get(request.id)
         if avoid:
             views = [v for v in views if v.id not in avoid and v.serves(request.model)] or views
         chosen = self._router.choose(request, views, self._now)
         if chosen is not None:
+            self._placed[chosen] = self._placed.get(chosen, 0) + request.num_slots
             before = self._views[chosen]
             free = before.num_free_slots - request.num_slots
             self._views[chosen] = ReplicaView(
@@ -83,13 +125,22 @@ class DecisionCapacity:
                 self._num_open -= 1
         return chosen
 
+    def _view(self, replica: ReplicaSlots, num_placed: int, num_slots: int) -> ReplicaView:
+        view = replica.view(num_placed)
+        if self._limits.of(view.id) is None:
+            return view
+        if num_placed:  # so it is idle no more
+            num_slots = 1
+        return replace(view, num_free_slots=self._limits.num_free(replica, num_slots) - num_placed)
+
     @property
     def exhausted(self) -> bool:
         return self._num_open == 0
 
     @property
     def size(self) -> PoolSize:
-        return PoolSize(sum(view.num_slots for view in self._views.values()), len(self._views))
+        in_force = [self._limits.in_force(self._replicas[replica_id]) for replica_id in self._views]
+        return PoolSize(sum(in_force), len(in_force))
 
     @property
     def batch_limit(self) -> int | None:

@@ -6,24 +6,27 @@ which rules and from which counts, is here and in the packages below; neither of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from llm_runtime.admission.base import Load
+from llm_runtime.admission.base import Load, MakeRoom
+from llm_runtime.admission.capacity_gate import place_key
 from llm_runtime.core.errors import LLMRuntimeError, QueueTimeout, Shed
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.quick import quick
-from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.core.request import USUAL_LEVELS, EndpointKind, PriorityClass, RuntimeRequest, priority_class
 from llm_runtime.routing.router import Router
 from llm_runtime.routing.verdict import may_try_here
-from llm_runtime.runtime.capacity import DecisionCapacity, ReplicaSlots
+from llm_runtime.runtime.capacity import DecisionCapacity, Limits, ReplicaSlots
 from llm_runtime.runtime.flow_counts import FlowCounts
+from llm_runtime.runtime.measures import Measures, Promises
 from llm_runtime.scheduling.base import (
     Decision,
     Dispatched,
     Eviction,
     FirstToken,
     Head,
+    Outlook,
     QueueSnapshot,
     RequestFinished,
     Requeued,
@@ -66,13 +69,22 @@ class DecisionCore:
     every end by `finished` or `requeue`.
     """
 
-    def __init__(self, replicas: Sequence[ReplicaSlots], scheduler: Scheduler, router: Router) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[ReplicaSlots],
+        scheduler: Scheduler,
+        router: Router,
+        *,
+        adaptive_limit: bool = False,
+    ) -> None:
         self._replicas: dict[str, ReplicaSlots] = {replica.id: replica for replica in replicas}
+        self._measures = Measures(self._replicas, adaptive=adaptive_limit)
         self._scheduler = scheduler
         self._router = router
         self._waiting: dict[str, RuntimeRequest] = {}
         self._avoid: dict[str, Collection[str]] = {}
         self._stopped = False
+        self._num_sheddable = 0
         self.num_waiting_tokens = 0
         self.flows = FlowCounts()
 
@@ -93,28 +105,63 @@ class DecisionCore:
 
     @property
     def num_free_slots(self) -> int:
-        return sum(max(replica.num_free, 0) for replica in self._replicas.values() if replica.ready)
+        free = [self._limits.num_free(each) for each in self._replicas.values() if each.ready]
+        return sum(max(num, 0) for num in free)
 
     @property
     def max_request_slots(self) -> int:
         """The largest `num_slots` a single request may have: all of its slots lie on one replica."""
         return max(replica.num_slots for replica in self._replicas.values())
 
-    def load(self, request: RuntimeRequest) -> Load:
+    def load(self, request: RuntimeRequest, now: float) -> Load:
         """The pool as the capacity gate sees it when this request knocks."""
-        num_running = num_slots = free = 0
-        for replica in self._replicas.values():
-            num_running += replica.num_held
-            if replica.ready:
-                num_slots += replica.num_slots
-                free += max(replica.num_free, 0)
+        would_wait = bool(self._waiting) or not self._could_start(request)
+        outlook, forecast = NO_OUTLOOK, None
+        if would_wait:
+            outlook = self._scheduler.outlook(request, now)
+            forecast = self._measures.forecast(outlook, now)
         return Load(
             num_waiting=len(self._waiting),
             num_waiting_tokens=self.num_waiting_tokens,
-            num_running=num_running,
-            num_slots=num_slots,
-            num_free_slots=free,
-            would_wait=bool(self._waiting) or free < request.num_slots,
+            num_running=self.num_running,
+            num_slots=self.num_slots,
+            num_free_slots=self.num_free_slots,
+            would_wait=would_wait,
+            num_sheddable=self._num_sheddable,
+            work=outlook.work,
+            forecast=forecast,
+            line=self._measures.line,
+        )
+
+    def predicted_waits(self, now: float) -> dict[str, float | None]:
+        """By class, for one request that would come now; None while nothing was measured."""
+        waits: dict[str, float | None] = {}
+        for cls, level in USUAL_LEVELS.items():
+            probe = replace(PROBE, priority=level)
+            if not self._waiting and self._could_start(probe):
+                waits[cls.value] = 0.0
+                continue
+            forecast = self._measures.forecast(self._scheduler.outlook(probe, now), now)
+            waits[cls.value] = None if forecast is None else forecast.wait_s
+        return waits
+
+    def in_force(self, replica_id: str) -> int:
+        """Slots that may be held there now."""
+        return self._limits.in_force(self._replicas[replica_id])
+
+    @property
+    def promises(self) -> Promises:
+        return self._measures.promises
+
+    @property
+    def _limits(self) -> Limits:
+        return self._measures.limits
+
+    def _could_start(self, request: RuntimeRequest) -> bool:
+        return any(
+            self._limits.num_free(replica, request.num_slots) >= request.num_slots
+            for replica in self._replicas.values()
+            if replica.ready and not replica.draining
         )
 
     def snapshot(self, now: float) -> QueueSnapshot:
@@ -124,7 +171,7 @@ class DecisionCore:
         """Who is next and what keeps it waiting; None: nobody waits."""
         if not self._waiting or self._stopped:
             return None
-        return self._scheduler.head(now, DecisionCapacity(self._replicas, self._router, now))
+        return self._scheduler.head(now, DecisionCapacity(self._replicas, self._router, self._limits, now))
 
     # ---- events
 
@@ -149,6 +196,7 @@ class DecisionCore:
         self._put(request)
         if avoid:
             self._avoid[request.id] = avoid
+        self._measures.given_back(request.id, now)
         self._scheduler.observe(Requeued(request, queued_at), now)
 
     def first_token(self, request_id: str, now: float) -> None:
@@ -158,6 +206,13 @@ class DecisionCore:
     def finished(self, request_id: str, usage: Usage | None, now: float) -> None:
         """It left its engine for good, in whatever way. usage: what was spent, None if unknown."""
         self._scheduler.observe(RequestFinished(request_id, usage), now)
+        self._measures.left(request_id, usage, self._scheduler.prompt_weight, now)
+
+    def make_room(self, room: MakeRoom, now: float) -> tuple[tuple[str, LLMRuntimeError], ...]:
+        """Sheds what a request that was let in needs to be gone."""
+        if not room or self._stopped:
+            return ()
+        return self._evicted(self._scheduler.make_room(room.num_requests, room.work, now), now)
 
     def stop(self) -> None:
         """Nothing is decided any more, and the scheduler is not asked again."""
@@ -167,6 +222,7 @@ class DecisionCore:
         self._waiting[request.id] = request
         self.num_waiting_tokens += num_tokens(request)
         self.flows.add(request, num_tokens(request))
+        self._num_sheddable += priority_class(request.priority) is PriorityClass.BATCH
 
     def _take(self, request_id: str) -> RuntimeRequest | None:
         request = self._waiting.pop(request_id, None)
@@ -174,22 +230,38 @@ class DecisionCore:
             self._avoid.pop(request_id, None)
             self.num_waiting_tokens -= num_tokens(request)
             self.flows.remove(request, num_tokens(request))
+            self._num_sheddable -= priority_class(request.priority) is PriorityClass.BATCH
         return request
 
     # ---- deciding
 
     def decide(self, now: float) -> Effects:
         if self._stopped or not self._waiting:
+            self._measures.waits(False, now)
             return NOTHING
-        capacity = DecisionCapacity(self._replicas, self._router, now, self._avoid)
+        capacity = DecisionCapacity(self._replicas, self._router, self._limits, now, self._avoid)
         decision = self._scheduler.decide(now, capacity)
-        evicted = [
-            (eviction.request_id, eviction_error(eviction))
-            for eviction in decision.evict
-            if self._take(eviction.request_id) is not None
-        ]
+        evicted = self._evicted(decision.evict, now)
         started = self._started(decision, now)
-        return Effects(started, tuple(evicted), decision.preempt, decision.wake_at, decision.shed)
+        self._measures.waits(bool(self._waiting), now)
+        return Effects(started, evicted, decision.preempt, decision.wake_at, decision.shed)
+
+    def _evicted(self, evictions: Iterable[Eviction], now: float) -> tuple[tuple[str, LLMRuntimeError], ...]:
+        evicted = []
+        for eviction in evictions:
+            request = self._take(eviction.request_id)
+            if request is not None:
+                evicted.append((request.id, eviction_error(eviction, self._return_s(request, now))))
+        return tuple(evicted)
+
+    def _return_s(self, request: RuntimeRequest, now: float) -> float:
+        """When an evicted request may come again, with a place for it: when what waits now has gone."""
+        outlook = self._scheduler.outlook(request, now)
+        forecast = self._measures.forecast(outlook, now)
+        if forecast is None:
+            return RETRY_AFTER_EVICTION_S
+        line = self._measures.line
+        return line.give(place_key(request), outlook.work, forecast.wait_s, forecast.rate, now)
 
     def _started(self, decision: Decision, now: float) -> tuple[Batch, ...]:
         by_replica: dict[str, list[str]] = {}
@@ -197,11 +269,14 @@ class DecisionCore:
             request = self._take(placement.request_id)
             assert request is not None, "the scheduler dispatched what is not waiting"
             self._scheduler.observe(Dispatched(request.id, placement.replica), now)
+            self._measures.started(request, placement.replica, placement.work, now)
             by_replica.setdefault(placement.replica, []).append(request.id)
         return tuple(Batch(replica, tuple(ids)) for replica, ids in by_replica.items())
 
 
 NOTHING = Effects()
+NO_OUTLOOK = Outlook()
+PROBE = RuntimeRequest(id="", model="", kind=EndpointKind.CHAT, body={}, arrived_at=0.0, created=0)
 
 
 def num_tokens(request: RuntimeRequest) -> int:
@@ -209,13 +284,13 @@ def num_tokens(request: RuntimeRequest) -> int:
     return request.num_prompt_tokens + request.max_tokens * request.num_slots
 
 
-def eviction_error(eviction: Eviction) -> LLMRuntimeError:
-    """What the client of an evicted request is told."""
+def eviction_error(eviction: Eviction, return_s: float) -> LLMRuntimeError:
+    """What the client of an evicted request is told. return_s: when it may come again."""
     if eviction.reason == "queue_timeout":
         message = "The request waited longer than the queue time limit."
-        return QueueTimeout(message, retry_after_s=RETRY_AFTER_EVICTION_S)
+        return QueueTimeout(message, retry_after_s=return_s)
     message = "The request was dropped to make room."
-    return Shed(message, reason=eviction.reason, retry_after_s=RETRY_AFTER_EVICTION_S)
+    return Shed(message, reason=eviction.reason, retry_after_s=return_s)
 
 
 def preempted_error() -> LLMRuntimeError:

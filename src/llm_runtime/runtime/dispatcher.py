@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from llm_runtime.admission.base import Load
+from llm_runtime.admission.base import Load, MakeRoom
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendError, BackendUnavailable, LLMRuntimeError
 from llm_runtime.core.events import Events
@@ -26,6 +26,7 @@ from llm_runtime.runtime.failed_run import FailedRun
 from llm_runtime.runtime.failover import Failover
 from llm_runtime.runtime.flow_counts import Flow, Waiting
 from llm_runtime.runtime.leases import LeaseBook
+from llm_runtime.runtime.measures import Promises
 from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.scheduling.base import Head, QueueSnapshot, Scheduler
@@ -52,11 +53,12 @@ class Dispatcher:
         clock: Clock,
         cancel_timeout_s: float,
         routing: RoutingConfig = DEFAULT_ROUTING,
+        adaptive_limit: bool = False,
     ) -> None:
         self.replicas: Mapping[str, Replica] = {replica.id: replica for replica in replicas}
         self.on_failure: Callable[[str], None] | None = None
         self.failover = Failover(self.replicas, routing, events=events, clock=clock)
-        self._core = DecisionCore(replicas, scheduler, router)
+        self._core = DecisionCore(replicas, scheduler, router, adaptive_limit=adaptive_limit)
         self._events = events
         self._clock = clock
         self._leases = LeaseBook(self._freed, events=events, clock=clock, cancel_timeout_s=cancel_timeout_s)
@@ -97,7 +99,19 @@ class Dispatcher:
 
     def load(self, request: RuntimeRequest) -> Load:
         """For the capacity gate."""
-        return self._core.load(request)
+        return self._core.load(request, self._clock.now())
+
+    def predicted_waits(self) -> dict[str, float | None]:
+        """Seconds by priority class, for one request that would come now; None while nothing was measured."""
+        return self._core.predicted_waits(self._clock.now())
+
+    def in_force(self, replica_id: str) -> int:
+        """Slots of it that may be held: all of them, or fewer by the adaptive limit."""
+        return self._core.in_force(replica_id)
+
+    @property
+    def promises(self) -> Promises:
+        return self._core.promises
 
     def holds(self, request_id: str) -> bool:
         """Whether an engine still has slots under that name, also for a request that has ended."""
@@ -135,6 +149,11 @@ class Dispatcher:
         self._waiting[handle.request.id] = handle
         self.kick()
         self._fail_hopeless([handle])
+
+    def make_room(self, room: MakeRoom) -> None:
+        """Sheds what has to go before a request that was let in is queued."""
+        for request_id, error in self._core.make_room(room, self._clock.now()):
+            self._waiting.pop(request_id).fail(error)
 
     def withdraw(self, handle: RequestHandle) -> None:
         """The request no longer wants to run. Harmless once it has been dispatched."""

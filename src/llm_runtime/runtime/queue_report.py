@@ -13,13 +13,6 @@ from llm_runtime.runtime.pools import Pool
 from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.runtime.service_book import ServiceBook
 
-PredictedWait = Callable[[Pool, PriorityClass], float | None]
-"""Seconds that a request of that class would wait if it came now; None: nobody can know."""
-
-
-def unknown_wait(pool: Pool, cls: PriorityClass) -> float | None:
-    return None
-
 
 class QueueReport:
     """Made by the composition root; asked on the loop's thread. Keeps nothing but the book it is given."""
@@ -31,13 +24,11 @@ class QueueReport:
         *,
         policy: str,
         weight_of: Callable[[str], float],
-        predicted_wait: PredictedWait = unknown_wait,
     ) -> None:
         self._runtime = runtime
         self._book = book
         self._policy = policy
         self._weight_of = weight_of
-        self._predicted_wait = predicted_wait
 
     def __call__(self) -> dict[str, Any]:
         """A dictionary that any JSON encoder takes; durations in seconds, rounded to the millisecond."""
@@ -78,11 +69,9 @@ class QueueReport:
         waiting: Counter[PriorityClass] = Counter()
         for flow, counts in pool.dispatcher.flows.items():
             waiting[flow.cls] += counts.num_requests
+        waits = pool.dispatcher.predicted_waits()
         return {
-            cls.value: {
-                "num_waiting": waiting[cls],
-                "predicted_wait_s": _rounded(self._predicted_wait(pool, cls)),
-            }
+            cls.value: {"num_waiting": waiting[cls], "predicted_wait_s": _rounded(waits[cls.value])}
             for cls in PriorityClass
         }
 

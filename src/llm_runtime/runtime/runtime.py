@@ -210,12 +210,13 @@ class Runtime:
         """
         try:
             dispatcher = self.pool_for(request.model, request.kind).dispatcher
-            self._admission.admit_capacity(permit, request, dispatcher.load(request), self.clock.now())
+            room = self._admission.admit_capacity(permit, request, dispatcher.load(request), self.clock.now())
         except LLMRuntimeError as error:
             if permit.open:  # the model went while the limits were asked
                 permit.rollback()
             self._events.rejected(request, error)
             raise
+        dispatcher.make_room(room)
         self._events.accepted(request)
         limits = self.limits
         handle_type = StreamingHandle if request.stream else CompletionHandle

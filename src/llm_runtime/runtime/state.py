@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from llm_runtime.core.request import PriorityClass
 from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.pools import Pool
-from llm_runtime.runtime.queue_report import PredictedWait, unknown_wait
+from llm_runtime.runtime.replica import Replica
 from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.telemetry.base import PoolReading, ReplicaReading, RuntimeReading
 
@@ -13,9 +12,8 @@ from llm_runtime.telemetry.base import PoolReading, ReplicaReading, RuntimeReadi
 class StateReader:
     """Read on the loop's thread at every scrape."""
 
-    def __init__(self, runtime: Runtime, predicted_wait: PredictedWait = unknown_wait) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._predicted_wait = predicted_wait
 
     def reading(self) -> RuntimeReading:
         runtime = self._runtime
@@ -25,25 +23,28 @@ class StateReader:
             reason=readiness.reason,
             draining=runtime.draining,
             replicas=tuple(reading for pool in runtime.pools for reading in _replicas(pool)),
-            pools=tuple(self._pool(pool) for pool in runtime.pools),
+            pools=tuple(_pool(pool) for pool in runtime.pools),
         )
 
-    def _pool(self, pool: Pool) -> PoolReading:
-        snapshot, head = pool.dispatcher.snapshot(), pool.dispatcher.head()
-        waits = {cls.value: self._predicted_wait(pool, cls) for cls in PriorityClass}
-        return PoolReading(
-            model=pool.model,
-            num_waiting=snapshot.num_waiting,
-            num_waiting_tokens=snapshot.num_waiting_tokens,
-            oldest_wait_s=snapshot.oldest_wait_s,
-            waiting_by_class=snapshot.waiting_by_class,
-            waiting_by_flow={
-                (flow.cls.value, flow.tenant): waiting.num_requests
-                for flow, waiting in pool.dispatcher.flows.items()
-            },
-            head_reason=None if head is None else head.reason,
-            predicted_wait_s={name: wait_s for name, wait_s in waits.items() if wait_s is not None},
-        )
+
+def _pool(pool: Pool) -> PoolReading:
+    dispatcher = pool.dispatcher
+    snapshot, head, promises = dispatcher.snapshot(), dispatcher.head(), dispatcher.promises
+    waits = dispatcher.predicted_waits()
+    return PoolReading(
+        model=pool.model,
+        num_waiting=snapshot.num_waiting,
+        num_waiting_tokens=snapshot.num_waiting_tokens,
+        oldest_wait_s=snapshot.oldest_wait_s,
+        waiting_by_class=snapshot.waiting_by_class,
+        waiting_by_flow={
+            (flow.cls.value, flow.tenant): waiting.num_requests for flow, waiting in dispatcher.flows.items()
+        },
+        head_reason=None if head is None else head.reason,
+        predicted_wait_s={cls: wait_s for cls, wait_s in waits.items() if wait_s is not None},
+        num_promised=promises.outstanding,
+        promises={"kept": promises.kept, "broken": promises.broken, "lapsed": promises.lapsed},
+    )
 
 
 def _replicas(pool: Pool) -> list[ReplicaReading]:
@@ -53,12 +54,19 @@ def _replicas(pool: Pool) -> list[ReplicaReading]:
             model=pool.model,
             state=replica.status.state.value,
             num_slots=replica.num_slots,
-            num_free_slots=replica.num_free if replica.ready else 0,
+            num_free_slots=_num_free(pool, replica),
             num_running=len(replica.leases),
             suspect=replica.suspect,
             breaker=replica.health.breaker.state.value,
             resting=replica.health.resting,
+            num_slots_in_force=pool.dispatcher.in_force(replica.id),
         )
         for replica in pool.dispatcher.replicas.values()
         if replica.backend.status.state is not BackendState.ABSENT
     ]
+
+
+def _num_free(pool: Pool, replica: Replica) -> int:
+    if not replica.ready:
+        return 0
+    return max(0, min(replica.num_free, pool.dispatcher.in_force(replica.id) - replica.num_taken))

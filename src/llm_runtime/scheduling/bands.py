@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
+from llm_runtime.scheduling.caps import BEST_FIRST
 from llm_runtime.scheduling.flows import Flows, Shape
 from llm_runtime.scheduling.order import Waiting
 
@@ -53,6 +54,11 @@ class Bands:
         self._levels = tuple(range(len(self._flows))) if levels is None else tuple(levels)
         self._classes = None if levels is None else tuple(priority_class(level) for level in levels)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether classes are not told apart."""
+        return len(self._flows) == 1
+
     def push(self, entry: Waiting) -> None:
         entry.band = self._band_of(entry.request)
         self._flows[entry.band].push(entry)
@@ -72,6 +78,33 @@ class Bands:
     def before(self, one: Waiting, other: Waiting) -> bool:
         """Whether `one` would be served before `other` if both waited in bands of their own."""
         return self._rank(self._levels[one.band], one) < self._rank(self._levels[other.band], other)
+
+    def ahead(self, entry: Waiting) -> float:
+        """Work that would be served before `entry`, if it were pushed now and nobody came after it. Of a
+        band whose older part alone goes first, as much as is older, its ages taken as spread evenly."""
+        own = self._band_of(entry.request)
+        rank = self._rank(self._levels[own], entry)
+        return self._flows[own].ahead(entry) + sum(
+            flows.work * self._share_before(band, rank, entry)
+            for band, flows in enumerate(self._flows)
+            if band != own and flows.work
+        )
+
+    def overtakes(self, cls: PriorityClass, request: RuntimeRequest) -> bool:
+        """Whether who comes of that class goes before the request for as long as this waits."""
+        if self._rank is not strict or self._classes is None:
+            return False
+        own = self._classes[self._band_of(request)]
+        return BEST_FIRST.index(cls) < BEST_FIRST.index(own)
+
+    def _share_before(self, band: int, rank: float, entry: Waiting) -> float:
+        level, head = self._levels[band], self._flows[band].head(())
+        if head is None:
+            return 0.0
+        oldest, newest = self._rank(level, head), self._rank(level, entry)
+        if newest <= rank:
+            return 1.0
+        return min(max((rank - oldest) / (newest - oldest), 0.0), 1.0) if newest > oldest else 0.0
 
     def head(self, refused: Collection[Shape], closed: Collection[PriorityClass] = ()) -> Waiting | None:
         """The next request in order whose shape is not among the refused ones, nor its class among the

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.quick import quick
-from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.core.request import PriorityClass, RuntimeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,11 @@ SchedulingEvent = Dispatched | FirstToken | RequestFinished | Requeued
 @quick
 @dataclass(frozen=True, slots=True)
 class Placement:
+    """work: what it is expected to cost, in the unit of `Outlook.work`."""
+
     request_id: str
     replica: str
+    work: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +118,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """num_waiting and num_waiting_tokens (prompt estimate + cap) in all, and waiting by class."""
+    """num_waiting and num_waiting_tokens (prompt estimate + cap) in all; waiting, and its expected work, by
+    class."""
 
     num_waiting: int = 0
     num_waiting_slots: int = 0
     num_waiting_tokens: int = 0
     oldest_wait_s: float = 0.0
     waiting_by_class: Mapping[str, int] = field(default_factory=dict)
+    work_by_class: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -151,6 +156,23 @@ class Head:
     until: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a request would meet in the queue, in the unit of `History.work`: about a generated token.
+
+    work: its own. ahead: of those served before it. sheddable_ahead: the part of that which could be shed.
+    overtaken_by: classes of which everybody who comes while it waits goes first. prompt_s, answer_s: on an
+    engine, until its first token and in all; 0 while nothing is known.
+    """
+
+    work: float = 1.0
+    ahead: float = 0.0
+    sheddable_ahead: float = 0.0
+    overtaken_by: tuple[PriorityClass, ...] = ()
+    prompt_s: float = 0.0
+    answer_s: float = 0.0
+
+
 class Scheduler(Protocol):
     def add(self, request: RuntimeRequest, now: float) -> None:
         """Queues it. Raises ValueError if the id is already queued."""
@@ -163,6 +185,20 @@ class Scheduler(Protocol):
     def observe(self, event: SchedulingEvent, now: float) -> None: ...
 
     def decide(self, now: float, capacity: Capacity) -> Decision: ...
+
+    def outlook(self, request: RuntimeRequest, now: float) -> Outlook:
+        """As if it were added now. Changes nothing."""
+        ...
+
+    @property
+    def prompt_weight(self) -> float:
+        """Time of a computed prompt token by that of a generated one, from 0 to 1."""
+        ...
+
+    def make_room(self, num_requests: int, work: float, now: float) -> tuple[Eviction, ...]:
+        """Takes out sheddable requests, of the lowest priority the latest first, until that many have left
+        and that much work with them, or none is left."""
+        ...
 
     def snapshot(self, now: float) -> QueueSnapshot: ...
 

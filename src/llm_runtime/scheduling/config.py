@@ -37,6 +37,8 @@ class SchedulingConfig:
         one batch from start to end.
     enable_batching, max_batch_size, batch_timeout_ms: micro-batching for engines that do not batch
         themselves; without it they get one request at a time. Ignored by native-batching engines.
+    adaptive_limit: uses as many slots of each continuous engine as are worth it, found while requests
+        wait; off: all of them.
     max_skip_s: how long a head that fits on no free replica lets later requests pass it.
     """
 
@@ -55,3 +57,4 @@ class SchedulingConfig:
     max_batch_size: Annotated[int, Ge(1)] = 8
     batch_timeout_ms: Annotated[float, Ge(0)] = 10.0
     max_skip_s: Annotated[float, Ge(0)] = 1.0
+    adaptive_limit: bool = False

@@ -150,6 +150,24 @@ class FairFlows:
             heapq.heappush(self._heap, item)
         return found
 
+    @property
+    def work(self) -> float:
+        return sum(tenant.flow.work for tenant in self._tenants.values())
+
+    def ahead(self, entry: Waiting) -> float:
+        """While a tenant is served its own work and this, every other gets as much by its weight, if it
+        wants it."""
+        own = self._tenants.get(entry.request.tenant)
+        weight = own.weight if own is not None else self._weight_of(entry.request.tenant)
+        before = own.flow.ahead(entry) if own is not None else 0.0
+        share = (before + entry.work) / weight
+        others = sum(
+            min(tenant.flow.work, share * tenant.weight)
+            for tenant in self._tenants.values()
+            if tenant is not own
+        )
+        return before + others
+
     def counters(self) -> dict[str, float]:
         """Of the tenants that are known, less their credit: for whoever explains the queue."""
         return {name: tenant.rank for name, tenant in self._tenants.items()}

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from llm_runtime.core.outcome import Usage
-from llm_runtime.scheduling.order import LazyHeap, Order, Waiting
+from llm_runtime.scheduling.order import LazyHeap, Order, Waiting, fifo
 
 Shape = int
 """What decides whether a request fits: two requests of one shape get the same answer from the same
@@ -50,6 +50,15 @@ class Flows(Protocol):
         """Who is next, leaving out the shapes that were already found not to fit."""
         ...
 
+    @property
+    def work(self) -> float:
+        """Of all that waits in it."""
+        ...
+
+    def ahead(self, entry: Waiting) -> float:
+        """Work that would be served before `entry`, if it were pushed now. Changes nothing."""
+        ...
+
 
 class SingleFlow:
     """All requests of the band in one order. Implements `Flows`.
@@ -61,6 +70,7 @@ class SingleFlow:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._by_shape: dict[Shape, LazyHeap] = {}
+        self.work = 0.0
 
     def push(self, entry: Waiting) -> None:
         entry.rank = (self._order(entry), entry.queued_at, entry.seq)
@@ -69,13 +79,17 @@ class SingleFlow:
         if heap is None:
             heap = self._by_shape[shape] = LazyHeap()
         heap.push(entry.rank, entry)
+        self.work += entry.work
 
     def drop(self, entry: Waiting) -> None:
         shape = shape_of(entry)
         heap = self._by_shape[shape]
         heap.note_gone()
-        if not heap:
+        if heap:
+            self.work -= entry.work
+        else:
             del self._by_shape[shape]
+            self.work = self.work - entry.work if self._by_shape else 0.0
 
     def take(self, entry: Waiting) -> None:
         self.drop(entry)
@@ -85,6 +99,12 @@ class SingleFlow:
 
     def is_favoured(self, entry: Waiting) -> bool:
         return entry.is_short
+
+    def ahead(self, entry: Waiting) -> float:
+        if self._order is fifo:
+            return self.work
+        rank = (self._order(entry), entry.queued_at, entry.seq)
+        return sum(heap.work_before(rank) for heap in self._by_shape.values())
 
     def head(self, refused: Collection[Shape]) -> Waiting | None:
         first: Waiting | None = None

@@ -21,6 +21,9 @@ MAX_KEYS = 4096
 FORGETTING = 0.99
 """Weight of the sample before, by that of a new one: a hundred samples matter."""
 MIN_FOR_TRUST = 20
+WEIGHT_GAIN = 0.02
+MAX_PROMPT_WEIGHT = 1.0
+"""Computing a prompt token never takes longer than generating one."""
 
 
 def gain(num_seen: int) -> float:
@@ -167,11 +170,25 @@ class History:
         self.lengths = OutputLengths()
         self.service = ServiceTimes()
         self.trust = Trust()
+        self.prompt_weight = 0.0
+        """Time of a computed prompt token by that of a generated one. It moves slowly: it is a unit."""
         self.predict = predict or self.lengths.predict
 
     def seconds(self, request: RuntimeRequest) -> float:
         """Predicted time on an engine; 0 while nothing is known."""
         return self.service.seconds(request.num_prompt_tokens, self.predict(request))
+
+    def work(self, request: RuntimeRequest) -> float:
+        """What it is expected to cost an engine, in generated tokens; prompt tokens count as many of them
+        as they take time. At least 1."""
+        tokens = self.predict(request) * request.num_slots
+        return max(1.0, self.prompt_weight * request.num_prompt_tokens + tokens)
+
+    def _learn_weight(self) -> None:
+        prompt_s, answer_s = self.service.factors()
+        if answer_s > 0:
+            weight = min(prompt_s / answer_s, MAX_PROMPT_WEIGHT)
+            self.prompt_weight += WEIGHT_GAIN * (weight - self.prompt_weight)
 
     def learn(self, request: RuntimeRequest, usage: Usage, seconds: float, predicted_s: float | None) -> None:
         """An answer is complete. predicted_s: what `seconds` had said when it came, None if not asked."""
@@ -181,5 +198,6 @@ class History:
         self.lengths.learn(request, tokens)
         computed = max(1, usage.prompt_tokens - usage.cached_tokens)
         self.service.learn(computed, tokens, seconds)
+        self._learn_weight()
         if predicted_s:
             self.trust.learn(predicted_s, seconds)

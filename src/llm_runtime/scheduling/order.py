@@ -20,6 +20,7 @@ TRUSTED = 0.5
 """Correlation from which on predictions may keep slots from anybody."""
 MEAN_GAIN = 0.01
 _MIN_COMPACTION = 64
+_MAX_SAMPLE = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +30,8 @@ class Waiting:
     seq: unique; breaks ties among requests queued at the same instant.
     queue_until: when its waiting limit ends it; hopeless_at: when it can no longer meet its deadline, if
     that ends it too; None if never.
-    predicted_s: what its order took it to need on an engine; charged: what its flow has charged for it.
+    predicted_s: what its order took it to need on an engine; charged: what its flow has charged for it;
+    work: what it is expected to cost the pool, in generated tokens (see `History.work`).
     is_short: cleared by an order that finds it long.
     band: set by the bands, rank: set by the flow it is pushed to.
     num_preempted: how often it was taken off an engine.
@@ -45,6 +47,7 @@ class Waiting:
     predicted_s: float | None = None
     charged: float = 0.0
     is_short: bool = True
+    work: float = 0.0
     band: int = 0
     rank: Rank = ()
     num_preempted: int = 0
@@ -158,6 +161,15 @@ class LazyHeap:
         if len(self._items) > 2 * self._num_waiting + _MIN_COMPACTION:
             self._items = [item for item in self._items if not item[2].gone]
             heapq.heapify(self._items)
+
+    def work_before(self, rank: Rank) -> float:
+        """Of the entries with a smaller rank. Of a long heap a sample tells, so that this stays cheap."""
+        stride = 1 + len(self._items) // _MAX_SAMPLE
+        sample = [item for item in self._items[::stride] if not item[2].gone]
+        if not sample:
+            return 0.0
+        before = sum(entry.work for key, _, entry in sample if key < rank)
+        return before * self._num_waiting / len(sample)
 
     def head(self) -> Waiting | None:
         """The first entry still waiting; it stays in the heap."""

@@ -6,8 +6,6 @@ two events it answers the same; add, remove and each dispatch cost O(log n), how
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
 from llm_runtime.scheduling.bands import Bands
@@ -18,6 +16,7 @@ from llm_runtime.scheduling.base import (
     Eviction,
     FirstToken,
     Head,
+    Outlook,
     Placement,
     QueueSnapshot,
     RequestFinished,
@@ -26,42 +25,20 @@ from llm_runtime.scheduling.base import (
 )
 from llm_runtime.scheduling.batching import BatchFormer, Queue
 from llm_runtime.scheduling.caps import ClassCaps
-from llm_runtime.scheduling.flows import Shape, shape_of
+from llm_runtime.scheduling.flows import shape_of
 from llm_runtime.scheduling.history import History
 from llm_runtime.scheduling.lateness import hopeless_at
 from llm_runtime.scheduling.order import LazyHeap, Running, Waiting
 from llm_runtime.scheduling.preemption import Preemption
 from llm_runtime.scheduling.reserve import Reserve
+from llm_runtime.scheduling.totals import Pass, Totals
 from llm_runtime.scheduling.why import Obstacles, why_it_waits
 
 QUEUE_TIMEOUT = "queue_timeout"
+SHED = "shed"
+SHEDDABLE = PriorityClass.BATCH
 WOULD_MISS_DEADLINE = "would_miss_deadline"
 _BEFORE_ALL_SEQ = -(2**53)
-
-
-@dataclass(slots=True)
-class _Totals:
-    num_slots: int = 0
-    num_tokens: int = 0
-    by_class: dict[PriorityClass, int] = field(default_factory=lambda: dict.fromkeys(PriorityClass, 0))
-
-    def count(self, request: RuntimeRequest, sign: int) -> None:
-        self.num_slots += sign * request.num_slots
-        self.num_tokens += sign * (request.num_prompt_tokens + request.max_tokens * request.num_slots)
-        self.by_class[priority_class(request.priority)] += sign
-
-
-@dataclass(slots=True)
-class _Pass:
-    """One decision under way."""
-
-    placed: list[Placement] = field(default_factory=list)
-    num_placed_slots: int = 0
-    refused: set[Shape] = field(default_factory=set)
-    closed: set[PriorityClass] = field(default_factory=set)
-    passed_over: list[Waiting] = field(default_factory=list)
-    batch_closed: bool = False
-    """Our own limit ended the batch. Whether another engine is idle shows only in the next decision."""
 
 
 class PoolScheduler:
@@ -100,7 +77,8 @@ class PoolScheduler:
         self._running: dict[str, Running] = {}
         self._by_age = LazyHeap()
         self._by_deadline = LazyHeap()
-        self._totals = _Totals()
+        self._sheddable = LazyHeap()
+        self._totals = Totals()
         self._next_seq = 0
         self._next_early_seq = _BEFORE_ALL_SEQ
 
@@ -180,13 +158,16 @@ class PoolScheduler:
     def _push(self, entry: Waiting) -> None:
         if self._evict_hopeless:
             entry.hopeless_at = hopeless_at(entry.request, self._history)
+        entry.work = self._history.work(entry.request)
         self._waiting[entry.request.id] = entry
         self._bands.push(entry)
+        if is_sheddable(entry.request):
+            self._sheddable.push((-entry.request.priority, -entry.queued_at, -entry.seq), entry)
         self._by_age.push((entry.queued_at, entry.seq), entry)
         leaves_at = entry.leaves_at
         if leaves_at is not None:
             self._by_deadline.push((leaves_at, entry.seq), entry)
-        self._totals.count(entry.request, +1)
+        self._totals.count(entry, +1)
         if self._preemption is not None:
             self._preemption.came(entry)
 
@@ -197,7 +178,9 @@ class PoolScheduler:
         self._by_age.note_gone()
         if entry.leaves_at is not None:
             self._by_deadline.note_gone()
-        self._totals.count(entry.request, -1)
+        if is_sheddable(entry.request):
+            self._sheddable.note_gone()
+        self._totals.count(entry, -1)
 
     # ---- deciding
 
@@ -250,8 +233,8 @@ class PoolScheduler:
         entry = self._by_deadline.head()
         return None if entry is None else entry.leaves_at
 
-    def _place(self, now: float, capacity: Capacity, limit: int | None) -> _Pass:
-        decided = _Pass()
+    def _place(self, now: float, capacity: Capacity, limit: int | None) -> Pass:
+        decided = Pass()
         while not capacity.exhausted:
             entry = self._bands.head(decided.refused, decided.closed)
             if entry is None:
@@ -304,7 +287,7 @@ class PoolScheduler:
         since = now if entry.passed_since is None else entry.passed_since
         return bool(self._running) and now >= since + self._max_skip_s
 
-    def _take(self, entry: Waiting, replica: str, decided: _Pass, now: float) -> None:
+    def _take(self, entry: Waiting, replica: str, decided: Pass, now: float) -> None:
         for passed in decided.passed_over:
             if passed.passed_since is None:
                 passed.passed_since = now
@@ -316,8 +299,40 @@ class PoolScheduler:
         self._running[entry.request.id] = Running(entry, replica, now, now + prefill_s)
         if self._caps is not None:
             self._caps.started(entry.request, now, prefill_s)
-        decided.placed.append(Placement(entry.request.id, replica))
+        decided.placed.append(Placement(entry.request.id, replica, entry.work))
         decided.num_placed_slots += entry.request.num_slots
+
+    # ---- for the gate
+
+    def outlook(self, request: RuntimeRequest, now: float) -> Outlook:
+        entry = Waiting(request, now, self._next_seq, work=self._history.work(request))
+        ahead = self._bands.ahead(entry)
+        sheddable = 0.0
+        if self._bands.is_single and not is_sheddable(request):
+            sheddable = self._totals.work_by_class[SHEDDABLE]
+        overtaken_by = tuple(cls for cls in PriorityClass if self._bands.overtakes(cls, request))
+        history = self._history
+        return Outlook(
+            work=entry.work,
+            ahead=ahead,
+            sheddable_ahead=min(sheddable, ahead),
+            overtaken_by=overtaken_by,
+            prompt_s=history.service.seconds(request.num_prompt_tokens, 0),
+            answer_s=history.seconds(request),
+        )
+
+    @property
+    def prompt_weight(self) -> float:
+        return self._history.prompt_weight
+
+    def make_room(self, num_requests: int, work: float, now: float) -> tuple[Eviction, ...]:
+        shed: list[Eviction] = []
+        while (len(shed) < num_requests or work > 0) and (entry := self._sheddable.head()) is not None:
+            self._forget(entry)
+            self._bands.drop(entry)
+            work -= entry.work
+            shed.append(Eviction(entry.request.id, SHED))
+        return tuple(shed)
 
     # ---- looking
 
@@ -343,12 +358,17 @@ class PoolScheduler:
             num_waiting_tokens=self._totals.num_tokens,
             oldest_wait_s=0.0 if oldest is None else max(now - oldest.queued_at, 0.0),
             waiting_by_class={cls.value: num for cls, num in self._totals.by_class.items()},
+            work_by_class={cls.value: work for cls, work in self._totals.work_by_class.items()},
             details={
                 "num_running": len(self._running),
                 "batch_service_s": self._batching.service_s,
                 "batch_join_chance": self._batching.join_chance,
             },
         )
+
+
+def is_sheddable(request: RuntimeRequest) -> bool:
+    return priority_class(request.priority) is SHEDDABLE
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:

@@ -19,6 +19,7 @@ BREAKER_STATES = ("closed", "open", "half_open")
 class ReplicaReading:
     """One replica. num_free_slots: what can be granted now; num_running: requests, not slots.
 
+    num_slots_in_force: of the slots, those that may be held; fewer where a limit adapts. None: all.
     state: a word of ENGINE_STATES. suspect: a cancelled request's slots were not confirmed free.
     breaker: a word of BREAKER_STATES. resting: it asked to be left alone for a while.
     """
@@ -32,6 +33,11 @@ class ReplicaReading:
     suspect: bool = False
     breaker: str = "closed"
     resting: bool = False
+    num_slots_in_force: int | None = None
+
+    @property
+    def num_usable_slots(self) -> int:
+        return self.num_slots if self.num_slots_in_force is None else self.num_slots_in_force
 
 
 HEAD_REASONS = (
@@ -45,7 +51,9 @@ class PoolReading:
     """One queue. num_waiting_tokens: prompt estimates and caps; oldest_wait_s: 0 when empty.
 
     waiting_by_flow: requests by (class, tenant). head_reason: a word of HEAD_REASONS; None: nobody waits.
-    predicted_wait_s: by class, of those of which it can be known.
+    predicted_wait_s: by priority class, for one request that would come now; a class of which nothing is
+    known is not in it. num_promised: places kept for refused clients that were told when to return;
+    promises: what became of those before, by `kept`, `broken` and `lapsed`.
     """
 
     model: str
@@ -56,6 +64,8 @@ class PoolReading:
     waiting_by_flow: Mapping[tuple[str, str], int] = field(default_factory=dict)
     head_reason: str | None = None
     predicted_wait_s: Mapping[str, float] = field(default_factory=dict)
+    num_promised: int = 0
+    promises: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,9 @@ def _levels(now: RuntimeReading) -> Iterator[Family]:
     tokens: dict[Key, int] = {}
     oldest: dict[Key, float] = {}
     by_class: dict[Key, int] = {}
+    predicted: dict[Key, float] = {}
+    promised: dict[Key, int] = {}
+    promises: dict[Key, int] = {}
     for pool in now.pools:
         key = (pool.model,)
         waiting[key] = waiting.get(key, 0) + pool.num_waiting
@@ -159,6 +162,11 @@ def _levels(now: RuntimeReading) -> Iterator[Family]:
         oldest[key] = max(oldest.get(key, 0.0), pool.oldest_wait_s)
         for name, number in pool.waiting_by_class.items():
             by_class[pool.model, name] = by_class.get((pool.model, name), 0) + number
+        for name, wait_s in pool.predicted_wait_s.items():
+            predicted[pool.model, name] = max(predicted.get((pool.model, name), 0.0), wait_s)
+        promised[key] = promised.get(key, 0) + pool.num_promised
+        for name, number in pool.promises.items():
+            promises[pool.model, name] = promises.get((pool.model, name), 0) + number
     yield _gauge("requests_waiting", "Requests in the queue.", ("model",), list(waiting.items()))
     yield _gauge("requests_waiting_by_class", "Requests in the queue, by priority class.",
                  ("model", "priority_class"), list(by_class.items()))  # fmt: skip
@@ -166,11 +174,21 @@ def _levels(now: RuntimeReading) -> Iterator[Family]:
                  ("model",), list(tokens.items()))  # fmt: skip
     yield _gauge("oldest_wait_seconds", "How long the longest waiting request has been in the queue.",
                  ("model",), list(oldest.items()))  # fmt: skip
+    yield _gauge("predicted_wait_seconds",
+                 "How long a request would wait that came now, by priority class; absent while unknown.",
+                 ("model", "priority_class"), list(predicted.items()))  # fmt: skip
+    yield _gauge("promised_places", "Places kept for refused clients that were told when to return.",
+                 ("model",), list(promised.items()))  # fmt: skip
+    yield Family(PREFIX + "promises", "counter",
+                 "Places that clients were told of: kept (let in on return), broken (told again), lapsed.",
+                 ("model", "outcome"), list(promises.items()))  # fmt: skip
     replica = ("model", "replica")
     keys = [(one.model, one.replica) for one in now.replicas]
     rows: list[tuple[str, str, Iterable[int]]] = [
         ("requests_running", "Requests an engine is working on.", (r.num_running for r in now.replicas)),
         ("slots", "Sequences the engine can work on at once.", (r.num_slots for r in now.replicas)),
+        ("slots_in_force", "Slots that may be held; fewer than there are where the limit adapts.",
+         (r.num_usable_slots for r in now.replicas)),
         ("slots_free", "Slots that can be granted now.", (r.num_free_slots for r in now.replicas)),
         ("engine_up", "1 while the engine answers and takes work.",
          (int(r.state == "ready") for r in now.replicas)),
@@ -198,7 +216,7 @@ def _levels(now: RuntimeReading) -> Iterator[Family]:
 
 
 def _queues(pools: Iterable[PoolReading], metrics: MetricsCollector) -> Iterator[Family]:
-    """What explains the queues: whose requests wait, why the first does, how long the next would."""
+    """What explains the queues: whose requests wait, and why the first does."""
     pools = list(pools)
     # Who was served once keeps a series, so that a line in a graph goes to 0 and does not just end.
     served = metrics.counts.tenant_service
@@ -211,16 +229,11 @@ def _queues(pools: Iterable[PoolReading], metrics: MetricsCollector) -> Iterator
         yield _gauge("tenant_requests_waiting", "Requests in the queue, by class and tenant.",
                      ("model", "priority_class", "tenant"), list(by_tenant.items()))  # fmt: skip
     heads = {(pool.model, reason): 0 for pool in pools for reason in HEAD_REASONS}
-    predicted: dict[Key, float] = {}
     for pool in pools:
         if pool.head_reason is not None:
             heads[pool.model, pool.head_reason] = 1
-        for cls, wait_s in pool.predicted_wait_s.items():
-            predicted[pool.model, cls] = max(predicted.get((pool.model, cls), 0.0), wait_s)
     yield _gauge("queue_head_waits", "1 for what keeps the first in the queue waiting; all 0: nobody waits.",
                  ("model", "reason"), list(heads.items()))  # fmt: skip
-    yield _gauge("predicted_wait_seconds", "How long a request that came now would wait, where known.",
-                 ("model", "priority_class"), list(predicted.items()))  # fmt: skip
 
 
 def _loop(lag: LoopLag) -> Iterator[Family]:

@@ -116,6 +116,8 @@ def _levels(reading: RuntimeReading | None) -> dict[str, Any]:
         "num_slots": sum(replica.num_slots for replica in reading.replicas),
         "num_free_slots": sum(replica.num_free_slots for replica in reading.replicas),
         "waiting_by_class": _waiting_by_class(reading),
+        "predicted_wait_s": _predicted_wait_s(reading),
+        "num_promised": sum(pool.num_promised for pool in reading.pools),
         "ready": reading.ready,
         "not_ready_reason": reading.reason,
         "draining": reading.draining,
@@ -125,6 +127,7 @@ def _levels(reading: RuntimeReading | None) -> dict[str, Any]:
                 "model": one.model,
                 "state": one.state,
                 "num_slots": one.num_slots,
+                "num_slots_in_force": one.num_usable_slots,
                 "num_free_slots": one.num_free_slots,
                 "num_running": one.num_running,
                 "suspect": one.suspect,
@@ -140,6 +143,15 @@ def _waiting_by_class(reading: RuntimeReading) -> dict[str, int]:
         for name, number in pool.waiting_by_class.items():
             waiting[name] = waiting.get(name, 0) + number
     return waiting
+
+
+def _predicted_wait_s(reading: RuntimeReading) -> dict[str, float]:
+    """By class; of several pools the longest."""
+    waits: dict[str, float] = {}
+    for pool in reading.pools:
+        for name, wait_s in pool.predicted_wait_s.items():
+            waits[name] = max(waits.get(name, 0.0), wait_s)
+    return waits
 
 
 def _sums(counter: Mapping[Key, int], label: int) -> dict[str, int]:

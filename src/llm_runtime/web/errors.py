@@ -50,6 +50,7 @@ STATUS_TABLE: dict[type[e.LLMRuntimeError], Row] = {
     e.QuotaExceeded: Row(429, "insufficient_quota", retryable=False),
     e.QueueFull: Row(503, "service_unavailable_error"),
     e.WouldMissDeadline: Row(503, "service_unavailable_error"),
+    e.RetriesExhausted: Row(503, "service_unavailable_error"),
     e.Draining: Row(503, "service_unavailable_error"),
     e.QueueTimeout: Row(503, "service_unavailable_error"),
     e.Shed: Row(503, "service_unavailable_error"),

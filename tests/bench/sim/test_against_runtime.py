@@ -12,13 +12,14 @@ from itertools import pairwise
 import pytest
 
 from llm_runtime.admission.base import AdmissionPolicy
+from llm_runtime.admission.capacity_gate import CapacityGate
+from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.admission.controller import AdmissionController
-from llm_runtime.admission.policies import QueueCap
 from llm_runtime.bench.sim.config import ReplicaConfig, SimConfig, StaticModel
 from llm_runtime.bench.sim.curve import constant
 from llm_runtime.bench.sim.feed import OpenFeed
 from llm_runtime.bench.sim.job import Ask
-from llm_runtime.bench.sim.policies import Gates, Policies, queue_cap, scheduled
+from llm_runtime.bench.sim.policies import Gates, Policies, capacity_gate, scheduled
 from llm_runtime.bench.sim.simulation import simulate
 from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.core.events import NullEvents
@@ -53,13 +54,13 @@ class Seen:
     reason: str | None
 
 
-def make_asks(seed: int, num_requests: int, rate: float) -> list[Ask]:
+def make_asks(seed: int, num_requests: int, rate: float, queue_s: float | None = QUEUE_S) -> list[Ask]:
     source = random.Random(seed)
     at, asks = 0.0, []
     for number in range(num_requests):
         at += source.expovariate(rate)
         output = source.randint(1, 20)
-        limits = TimeLimits(queue_s=QUEUE_S, request_s=None, idle_s=None)
+        limits = TimeLimits(queue_s=queue_s, request_s=None, idle_s=None)
         priority = source.choice([2, 5, 8])
         asks.append(Ask(number, at, 10, output, output, priority=priority, limits=limits))
     return asks
@@ -68,8 +69,9 @@ def make_asks(seed: int, num_requests: int, rate: float) -> list[Ask]:
 def really(
     asks: list[Ask], config: SchedulingConfig, *, num_replicas: int, max_queue_size: int | None
 ) -> dict[int, Seen]:
-    cap = QueueCap(max_queue_size) if max_queue_size is not None else None
-    capacity: list[AdmissionPolicy] = [cap] if cap is not None else []
+    capacity: list[AdmissionPolicy] = []
+    if max_queue_size is not None:
+        capacity.append(CapacityGate(max_queue_size))
 
     async def scenario() -> dict[int, Seen]:
         clock = LoopClock()
@@ -96,8 +98,6 @@ def really(
 
         def settled(record: RequestRecord) -> None:
             records[record.request.id] = record
-            if cap is not None:
-                cap.observe_finished("m", clock.now(), dispatcher.num_waiting)
 
         runtime.on_settled = settled
         await runtime.start()
@@ -138,7 +138,7 @@ def _request(ask: Ask, now: float) -> RuntimeRequest:
         id=str(ask.number),
         model="m",
         kind=EndpointKind.CHAT,
-        body={"messages": [{"role": "user", "content": "x"}], "ignore_eos": True},
+        body={"messages": [{"role": "user", "content": 40 * "x"}], "ignore_eos": True},
         arrived_at=now,
         created=0,
         stream=True,
@@ -175,8 +175,14 @@ def _seen(
 def test_the_simulation_ends_every_request_when_the_runtime_does(
     config: SchedulingConfig, num_replicas: int, max_queue_size: int | None, rate: float, seed: int
 ) -> None:
-    asks = make_asks(seed, 150, rate)
-    gates = Gates if max_queue_size is None else lambda: queue_cap(max_queue_size)
+    # A gate forecasts whether a time limit can be met, from when slots were let go of; that instant the
+    # mock and its model do not share, only the ends that clients see.
+    asks = make_asks(seed, 150, rate, QUEUE_S if max_queue_size is None else None)
+    gates = (
+        Gates
+        if max_queue_size is None
+        else lambda: capacity_gate(AdmissionConfig(max_queue_size=max_queue_size))
+    )
     policies = Policies(scheduled(config).scheduler, gates=gates)
     simulated = simulate(SimConfig((ReplicaConfig(ENGINE),) * num_replicas), OpenFeed(asks), policies)
     real = really(asks, config, num_replicas=num_replicas, max_queue_size=max_queue_size)

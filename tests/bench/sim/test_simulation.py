@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 
 from llm_runtime.admission.base import Load
+from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.admission.controller import AdmissionController
 from llm_runtime.bench import metrics
 from llm_runtime.bench.config import Slo
@@ -24,7 +25,7 @@ from llm_runtime.bench.sim.config import (
 from llm_runtime.bench.sim.curve import constant, line
 from llm_runtime.bench.sim.feed import OpenFeed
 from llm_runtime.bench.sim.job import Ask
-from llm_runtime.bench.sim.policies import Gates, Policies, queue_cap, scheduled
+from llm_runtime.bench.sim.policies import Gates, Policies, capacity_gate, scheduled
 from llm_runtime.bench.sim.result import SimResult
 from llm_runtime.bench.sim.simulation import simulate
 from llm_runtime.core.errors import RateLimited
@@ -35,7 +36,9 @@ from llm_runtime.scheduling.base import (
     Capacity,
     Decision,
     Dispatched,
+    Eviction,
     Head,
+    Outlook,
     QueueSnapshot,
     Scheduler,
     SchedulingEvent,
@@ -190,7 +193,9 @@ def test_a_limit_of_waiting_evicts() -> None:
 
 
 def test_gates_refuse_and_are_told_of_every_end() -> None:
-    policies = Policies(fifo(enable_batching=False).scheduler, gates=lambda: queue_cap(1))
+    policies = Policies(
+        fifo(enable_batching=False).scheduler, gates=lambda: capacity_gate(AdmissionConfig(max_queue_size=1))
+    )
     result = run_of([ask(n, output=100) for n in range(4)], ONE_AT_A_TIME, policies=policies)
     assert reasons(result) == {0: None, 1: None, 2: "queue_full", 3: "queue_full"}
     refused = [record for record in result.records if record.code == "queue_full"]
@@ -268,6 +273,16 @@ class PreemptFor(Scheduler):
         decision = self._inner.decide(now, capacity)
         wanted, self._wanted = self._wanted, ()
         return Decision(decision.dispatch, decision.evict, wanted, decision.wake_at)
+
+    def outlook(self, request: RuntimeRequest, now: float) -> Outlook:
+        return self._inner.outlook(request, now)
+
+    @property
+    def prompt_weight(self) -> float:
+        return self._inner.prompt_weight
+
+    def make_room(self, num_requests: int, work: float, now: float) -> tuple[Eviction, ...]:
+        return self._inner.make_room(num_requests, work, now)
 
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._inner.snapshot(now)

@@ -23,7 +23,8 @@ class Ask:
     output_tokens: what the engine will generate, which only the engine knows beforehand; max_tokens:
     the cap sent with it. estimate: the prompt's length as the gateway guesses it; None: it guesses
     right. block_ids: of the prompt's leading blocks, each of block_tokens; equal ids, equal text.
-    patience_s: the client leaves if nothing has come by then.
+    patience_s: the client leaves if nothing has come by then. num_retries: as the client tells; original:
+    number of the request that this one repeats.
     """
 
     number: int
@@ -42,6 +43,9 @@ class Ask:
     block_tokens: int = 0
     limits: TimeLimits = UNLIMITED
     patience_s: float | None = None
+    num_retries: int | None = None
+    original: int | None = None
+    stream: bool = True
     measured: bool = True
 
 
@@ -57,10 +61,12 @@ def request_of(ask: Ask, now: float) -> RuntimeRequest:
         tenant=ask.tenant,
         priority=ask.priority,
         limits=ask.limits,
-        stream=True,
+        stream=ask.stream,
         num_slots=ask.num_slots,
         num_prompt_tokens=ask.prompt_tokens if ask.estimate is None else ask.estimate,
         max_tokens=ask.max_tokens,
+        fingerprint=1 + (ask.number if ask.original is None else ask.original),
+        num_retries=ask.num_retries,
     )
 
 

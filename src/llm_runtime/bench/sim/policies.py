@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from llm_runtime.admission.capacity_gate import CapacityGate
+from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.admission.controller import AdmissionController
-from llm_runtime.admission.policies import QueueCap
-from llm_runtime.bench.sim.job import Job
 from llm_runtime.routing.base import RoutingPolicy
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
@@ -20,34 +20,35 @@ from llm_runtime.scheduling.presets import build_scheduler
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """controller: None lets everybody in. settled: told of every end of a request that had passed both
-    gates, with the number of requests that then wait, as the composition root tells its learners.
-    """
+    """controller: None lets everybody in."""
 
     controller: AdmissionController | None = None
-    settled: Callable[[Job, float, int], None] | None = None
 
 
-def queue_cap(max_queue_size: int) -> Gates:
-    """The queue cap as the server builds it."""
-    cap = QueueCap(max_queue_size)
-
-    def settled(job: Job, now: float, num_waiting: int) -> None:
-        cap.observe_finished(job.request.model, now, num_waiting)
-
-    return Gates(AdmissionController((), (cap,)), settled)
+def capacity_gate(config: AdmissionConfig) -> Gates:
+    """The capacity gate as the server builds it."""
+    gate = CapacityGate(
+        config.max_queue_size,
+        max_predicted_wait_s=config.max_predicted_wait_s,
+        retry_share=config.retry_share,
+    )
+    return Gates(AdmissionController((), (gate,)))
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
+    """adaptive_limit: whether the slots in force adapt."""
+
     scheduler: Callable[[], Scheduler]
     routing: Callable[[], RoutingPolicy] = LeastLoad
     gates: Callable[[], Gates] = Gates
+    adaptive_limit: bool = False
 
     def router(self, source: Random) -> Router:
         return Router(self.routing(), source)
 
 
-def scheduled(config: SchedulingConfig) -> Policies:
-    """The named policy as the server builds it, least load, no limits."""
-    return Policies(partial(build_scheduler, config))
+def scheduled(config: SchedulingConfig, admission: AdmissionConfig | None = None) -> Policies:
+    """The named policy as the server builds it, least load. admission: None lets everybody in."""
+    gates = Gates if admission is None else partial(capacity_gate, admission)
+    return Policies(partial(build_scheduler, config), gates=gates, adaptive_limit=config.adaptive_limit)

@@ -28,20 +28,30 @@ from llm_runtime.core.errors import (
 from llm_runtime.runtime.decision import DecisionCore, may_retry, preempted_error
 
 Handler = Callable[[Any, float], None]
+Watch = Callable[[DecisionCore, float], None]
+"""Told after every decision; may look at the core, and must not touch it."""
 
 
 class Simulation:
     """One run; `run` may be called once. seed: of the router's ties, the only chance in here."""
 
-    def __init__(self, config: SimConfig, feed: Feed, policies: Policies, seed: int = 0) -> None:
+    def __init__(
+        self, config: SimConfig, feed: Feed, policies: Policies, seed: int = 0, watch: Watch | None = None
+    ) -> None:
         self._config = config
+        self._watch = watch
         self._feed = feed
         self._replicas = {
             f"r{number}": SimReplica(f"r{number}", replica, keep_log=config.keep_itls)
             for number, replica in enumerate(config.replicas)
         }
         router = policies.router(Random(f"router:{seed}"))
-        self._core = DecisionCore(tuple(self._replicas.values()), policies.scheduler(), router)
+        self._core = DecisionCore(
+            tuple(self._replicas.values()),
+            policies.scheduler(),
+            router,
+            adaptive_limit=policies.adaptive_limit,
+        )
         self._gates = policies.gates()
         self._heap: list[tuple[float, int, Handler, Any]] = []
         self._serial = 0
@@ -119,9 +129,12 @@ class Simulation:
             return None
         try:
             permit = controller.admit_identity(job.request, now)
-            controller.admit_capacity(permit, job.request, self._core.load(job.request), now)
-        except LLMRuntimeError as error:
-            return error
+            load = self._core.load(job.request, now)
+            room = controller.admit_capacity(permit, job.request, load, now)
+        except LLMRuntimeError as refusal:
+            return refusal
+        for request_id, error in self._core.make_room(room, now):
+            self._end(self._waiting.pop(request_id), now, error)
         job.permit = permit
         return None
 
@@ -145,8 +158,6 @@ class Simulation:
         permit = job.permit
         if permit is not None:
             permit.settle(job.usage() if error is None or job.num_generated else None)
-        if job.queued_at is not None and self._gates.settled is not None:
-            self._gates.settled(job, now, self._core.num_waiting)
         follower = self._feed.ended(job, now + self._config.network_s)
         if follower is not None:
             self._at(follower.at_s + self._config.network_s, self._arrive, follower)
@@ -172,6 +183,8 @@ class Simulation:
             self._start(self._replicas[batch.replica], batch.request_ids, now)
         if effects.wake_at is not None:
             self._wake = self._at(max(effects.wake_at, now), self._woken, self._serial + 1)
+        if self._watch is not None:
+            self._watch(self._core, now)
 
     def _woken(self, number: int | None, now: float) -> None:
         """number: of the timer, which counts only if it is still the latest; None: in any case."""
@@ -300,7 +313,9 @@ class Simulation:
                 self._end(run.job, now, BackendCrashed("The engine crashed."))
 
 
-def simulate(config: SimConfig, feed: Feed, policies: Policies, seed: int = 0) -> SimResult:
+def simulate(
+    config: SimConfig, feed: Feed, policies: Policies, seed: int = 0, watch: Watch | None = None
+) -> SimResult:
     """Runs it once. Nothing in it is cyclic garbage, so the collector only costs and keeps quiet."""
     with quiet_collector():
-        return Simulation(config, feed, policies, seed).run()
+        return Simulation(config, feed, policies, seed, watch).run()

@@ -1,0 +1,131 @@
+"""`adaptive-limit` on the embedded engine: 16 slots and nothing configured, against servers of 1, 2, 4, 8 and
+16 slots as static caps, all loaded in turn with what 8 slots cannot quite carry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from llm_runtime.bench.config import Target, TrafficClass
+from llm_runtime.bench.launch import launched
+from llm_runtime.bench.lengths import Uniform
+from llm_runtime.bench.returning import Patience, play_returning
+from llm_runtime.bench.scenario import Bar, Result, Scenario
+from llm_runtime.bench.serve_command import serve_command
+from llm_runtime.bench.workload import Session, SyntheticSessions
+
+REAL_SLOTS, REAL_CONTEXT = 16, 256
+REAL_CAPS = (1, 2, 4, 8, REAL_SLOTS)
+REAL_INPUT, REAL_OUTPUT = Uniform(8, 24), Uniform(16, 32)
+REAL_TTFT_S = 4.0
+REAL_OVERLOAD = 1.3
+"""By what 8 slots complete while somebody always waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """rounds: of all arms for load_s, of which warmup_s are not counted. learning_s: of load that the adaptive
+    limit has before."""
+
+    rounds: int
+    load_s: float
+    warmup_s: float
+    learning_s: float
+
+
+FULL = Size(rounds=3, load_s=15.0, warmup_s=4.0, learning_s=60.0)
+QUICK = Size(rounds=1, load_s=7.0, warmup_s=2.0, learning_s=15.0)
+
+
+def sessions(seed: int, rate: float, seconds: float) -> list[Session]:
+    traffic = TrafficClass(input_tokens=REAL_INPUT, output_tokens=REAL_OUTPUT)
+    drawn, source = SyntheticSessions((traffic,), seed), random.Random(f"adaptive-limit:{seed}")
+    at_s = 0.0
+    found: list[Session] = []
+    while (at_s := at_s + source.expovariate(rate)) < seconds:
+        session = drawn.session(len(found))
+        found.append(Session(session.number, traffic, session.turns, at_s))
+    return found
+
+
+def command(num_slots: int, *, adaptive: bool) -> str:
+    return serve_command(
+        "llama.cpp",
+        {
+            "native_backend_concurrency": num_slots,
+            "n_ctx": REAL_CONTEXT,
+            "request_timeout_s": REAL_TTFT_S,
+            "scheduling.adaptive_limit": adaptive,
+        },
+    )
+
+
+async def goodput(url: str, seed: int, rate: float, size: Size) -> float:
+    load = sessions(seed, rate, size.load_s)
+    counted = {each.number for each in load if each.due_s is not None and each.due_s >= size.warmup_s}
+    tries = await play_returning(Target(url, ignore_eos=True), load, Patience(tries=1))
+    good = [
+        each
+        for each in tries
+        if each.number in counted and each.completed and (each.ttft_s or 0.0) <= REAL_TTFT_S
+    ]
+    return len(good) / (size.load_s - size.warmup_s)
+
+
+async def capacity(url: str) -> float:
+    load = sessions(10_000, 24.0, 10.0)[:24]
+    at_once = [Session(each.number, each.traffic, each.turns, 0.0) for each in load]
+    begun = asyncio.get_running_loop().time()
+    await play_returning(Target(url, ignore_eos=True), at_once, Patience(tries=1))
+    return len(load) / (asyncio.get_running_loop().time() - begun)
+
+
+async def embedded(size: Size) -> tuple[dict[str, float | None], dict[str, Any]]:
+    commands = {f"cap_{cap}": command(cap, adaptive=False) for cap in REAL_CAPS}
+    commands["adaptive"] = command(REAL_SLOTS, adaptive=True)
+    rounds: list[dict[str, float]] = []
+    async with AsyncExitStack() as stack:
+        urls = {
+            name: await stack.enter_async_context(launched(text, {}, "/health/ready"))
+            for name, text in commands.items()
+        }
+        rate = REAL_OVERLOAD * await capacity(urls["cap_8"])
+        learning = Size(1, size.learning_s, 0.0, 0.0)
+        await goodput(urls["adaptive"], 10_001, rate, learning)
+        for number in range(size.rounds):
+            names = list(urls) if number % 2 == 0 else list(urls)[::-1]
+            rounds.append({name: await goodput(urls[name], number, rate, size) for name in names})
+    means = {name: statistics.fmean(each[name] for each in rounds) for name in commands}
+    best = max((name for name in means if name != "adaptive"), key=lambda name: means[name])
+    figures: dict[str, float | None] = {
+        "embedded_goodput_over_best_cap": means["adaptive"] / means[best],
+        "embedded_loss_at_the_wrong_end": 1 - min(means["cap_1"], means[f"cap_{REAL_SLOTS}"]) / means[best],
+    }
+    return figures, {"rate": rate, "best_cap": best, "goodput_per_s": means, "rounds": rounds}
+
+
+async def measure(quick: bool) -> Result:
+    figures, details = await embedded(QUICK if quick else FULL)
+    return Result(figures, details)
+
+
+SCENARIO = Scenario(
+    name="adaptive-limit-engine",
+    question="Does the adaptive limit, which nobody has configured, serve as many in time on the embedded engine "
+    "as the best static cap?",
+    workload={
+        "slots": REAL_SLOTS, "context_tokens": REAL_CONTEXT, "caps": REAL_CAPS, "input": REAL_INPUT,
+        "output": REAL_OUTPUT, "ttft_s": REAL_TTFT_S, "overload": REAL_OVERLOAD, "full": FULL, "quick": QUICK,
+    },
+    bars=(
+        Bar("embedded_goodput_over_best_cap", ">=", 0.95, quick=False),
+        Bar("embedded_loss_at_the_wrong_end", ">=", 0.15, quick=False),
+    ),
+    run=measure,
+    slos={"default": {"ttft_s": REAL_TTFT_S}},
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""What a pool's decision core measures of its replicas, and what follows from it: how many slots are in
+force, how long a request would wait, and who was told to return. Pure; time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llm_runtime.admission.adaptive_limit import AdaptiveLimit
+from llm_runtime.admission.forecast import Forecast, Forecaster
+from llm_runtime.admission.line import Line
+from llm_runtime.core.outcome import Usage
+from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.runtime.capacity import Limits, ReplicaSlots
+from llm_runtime.scheduling.base import Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """Who was told to return: places given out and not yet lapsed, and, since the start, kept (let in when
+    they came), broken (told again) and lapsed (nobody came)."""
+
+    outstanding: int
+    kept: int
+    broken: int
+    lapsed: int
+
+
+class Measures:
+    """Owned by one decision core. adaptive: whether the limits of continuous replicas adapt."""
+
+    def __init__(self, replicas: Mapping[str, ReplicaSlots], *, adaptive: bool) -> None:
+        self._replicas = replicas
+        self._forecaster = Forecaster()
+        self.line = Line()
+        self.limits = Limits(
+            {
+                replica.id: AdaptiveLimit(replica.num_slots)
+                for replica in replicas.values()
+                if adaptive and not replica.is_static
+            }
+        )
+
+    # ---- events
+
+    def started(self, request: RuntimeRequest, replica_id: str, work: float, now: float) -> None:
+        replica = self._replicas[replica_id]
+        self._forecaster.started(request, replica_id, work, self._filling(replica), now)
+
+    def left(self, request_id: str, usage: Usage | None, prompt_weight: float, now: float) -> None:
+        """For good. Of what generated nothing (an engine that refuses or dies) nothing is learnt."""
+        replica_id = self._forecaster.where(request_id)
+        if replica_id is None:
+            return
+        computed = usage is not None and usage.completion_tokens > 0
+        in_force = self._filling(self._replicas[replica_id])
+        stay = self._forecaster.left(request_id, in_force, now, drained=computed)
+        limit = self.limits.of(replica_id)
+        if limit is not None and stay is not None and usage is not None and not usage.estimated:
+            limit.observe(stay, usage, prompt_weight, now)
+
+    def given_back(self, request_id: str, now: float) -> None:
+        """To the queue: it has left its engine, but will come again."""
+        replica_id = self._forecaster.where(request_id)
+        if replica_id is not None:
+            self._forecaster.left(request_id, self._filling(self._replicas[replica_id]), now, drained=False)
+
+    def waits(self, anybody: bool, now: float) -> None:
+        """Told after every decision: whether anybody waits still."""
+        self._forecaster.waits(anybody, now)
+        self.limits.demand(anybody, now)
+
+    # ---- what follows
+
+    def forecast(self, outlook: Outlook, now: float) -> Forecast | None:
+        """For a request that has to wait; None while nothing was measured."""
+        in_force = {
+            replica.id: self.limits.in_force(replica)
+            for replica in self._replicas.values()
+            if replica.ready and not replica.draining
+        }
+        rate = self._forecaster.rate(in_force, now)
+        if rate is None:
+            return None
+        return Forecast(
+            wait_s=self._forecaster.wait_s(outlook.ahead, outlook.overtaken_by, rate, now),
+            own_s=outlook.work / rate,
+            interval_s=self._forecaster.interval_s(rate),
+            sheddable_s=outlook.sheddable_ahead / rate,
+            prompt_s=outlook.prompt_s,
+            answer_s=outlook.answer_s,
+            rate=rate,
+        )
+
+    @property
+    def promises(self) -> Promises:
+        line = self.line
+        return Promises(line.num_places, line.num_kept, line.num_broken, line.num_lapsed)
+
+    def _filling(self, replica: ReplicaSlots) -> int:
+        return 0 if replica.is_static else self.limits.in_force(replica)
