@@ -8,11 +8,11 @@ import pytest
 
 from llm_runtime.admission.base import Load, MakeRoom
 from llm_runtime.admission.capacity_gate import CLOSE_AT, CapacityGate, time_to_wait_s
-from llm_runtime.admission.line import HEADROOM, Line
+from llm_runtime.admission.line import Line
 from llm_runtime.admission.retry_budget import BURST
 from llm_runtime.core.errors import QueueFull, Rejected, RetriesExhausted, WouldMissDeadline
 from llm_runtime.core.request import TimeLimits
-from tests.admission.builders import forecast, load, request
+from tests.admission.builders import forecast, load, request, told_in_turn
 
 BATCH = 8
 
@@ -60,16 +60,30 @@ def test_before_anything_was_measured_nobody_is_refused_on_a_guess() -> None:
 
 
 def test_before_anything_was_measured_a_full_queue_tells_a_second_each() -> None:
+    """Of those told 1 s, 400 in 401 are expected; of those told 2 s, 100 in 101."""
     gate, state = CapacityGate(1), load(1)
     told = [told_s(gate, state, id=str(k)) for k in range(3)]
-    assert told == [pytest.approx(1.0 + k / HEADROOM) for k in range(3)]
+    second = 1.0 + 400 / 401 / 0.9
+    assert told == [pytest.approx(each) for each in (1.0, second, second + 100 / 101 / 0.9)]
+    assert told == [pytest.approx(each) for each in told_in_turn(1.0, 3, own_s=1.0)]
+
+
+def test_a_queue_at_the_share_that_closes_it_is_not_above_it_whatever_the_rounding() -> None:
+    """While there are promises, a queue of 20 closes for others at 17: 85 % of it, as 17 intervals are of 20,
+    though not to the last bit."""
+    for interval_s in (0.1, 0.3, 0.7, 1 / 3, 0.0168667):
+        gate, line = CapacityGate(20), Line()
+        soon = forecast(0.0, interval_s=interval_s, rate=1 / interval_s)
+        assert told_s(gate, load(40, forecast=soon, line=line), id="told") is not None
+        assert told_s(gate, load(16, forecast=soon, line=line), id="17th") is None
+        assert told_s(gate, load(17, forecast=soon, line=line), id="18th") is not None
 
 
 def test_the_kth_refused_is_told_a_place_behind_those_told_before() -> None:
     gate, line = CapacityGate(4), Line()
     state = load(5, forecast=forecast(1.5, interval_s=0.25, own_s=0.25, rate=4.0), line=line)
     told = [told_s(gate, state, id=str(k)) for k in range(4)]
-    assert told == [pytest.approx(0.5 + 0.25 * k / HEADROOM) for k in range(4)]
+    assert told == [pytest.approx(each) for each in told_in_turn(0.5, 4, own_s=0.25)]
 
 
 def test_who_returns_when_told_is_let_in_and_who_comes_anew_is_not() -> None:

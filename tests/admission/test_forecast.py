@@ -88,6 +88,57 @@ def test_a_long_pause_before_somebody_waits_again_is_no_silence() -> None:
     assert forecaster.rate({"r": 4}, now + 3600.5) == pytest.approx(20.0)
 
 
+def test_engines_that_were_away_are_not_slow_when_they_are_back() -> None:
+    """Somebody waited for an hour for an engine that was down; what it takes now has only just begun."""
+    forecaster = Forecaster()
+    now = served(forecaster, 10, slots=4, each_s=2.0)
+    forecaster.waits(True, now)
+    now += 3600.0
+    for name in "abcd":
+        forecaster.started(request(id=name), "r", WORK, 4, now)
+    assert forecaster.rate({"r": 4}, now + 1.0) == pytest.approx(20.0)
+
+
+def static_batch(forecaster: Forecaster, at: float) -> float:
+    """Four that need one to four seconds, by their work; the next batch can start when the last has ended."""
+    for size in range(1, 5):
+        forecaster.started(request(id=str(size)), "s", WORK * size, 4, at)
+    for size in range(1, 5):
+        forecaster.left(str(size), 4, at + size)
+    return at + 4.0
+
+
+def test_a_static_batch_drains_at_the_rate_of_its_whole_time() -> None:
+    """Slots whose member has ended stay empty until the last has: the work of ten in four seconds, of which
+    the slots are held for ten of sixteen slot-seconds."""
+    forecaster = Forecaster(static=["s"])
+    forecaster.waits(True, 0.0)
+    now = 0.0
+    for _ in range(20):
+        now = static_batch(forecaster, now)
+    assert forecaster.rate({"s": 4}, now) == pytest.approx(10 * WORK / 4.0, rel=0.03)
+    assert forecaster.rate({"s": 4, "new": 4}, now) == pytest.approx(2 * 10 * WORK / 4.0, rel=0.03)
+
+
+def test_static_batches_teach_only_while_somebody_waits() -> None:
+    """One at a time in a batch of its own says nothing of what full batches drain."""
+    forecaster = Forecaster(static=["s"])
+    now = 0.0
+    for k in range(20):
+        forecaster.started(request(id=str(k)), "s", WORK, 4, now)
+        forecaster.left(str(k), 4, now + 1.0)
+        now += 2.0
+    assert forecaster.rate({"s": 4}, now) is None
+    forecaster.waits(True, now)
+    for _ in range(20):
+        now = static_batch(forecaster, now)
+    forecaster.waits(False, now)
+    measured = forecaster.rate({"s": 4}, now)
+    forecaster.started(request(id="alone"), "s", WORK, 4, now)
+    forecaster.left("alone", 4, now + 1.0)
+    assert forecaster.rate({"s": 4}, now + 1.0) == measured == pytest.approx(10 * WORK / 4.0, rel=0.03)
+
+
 def test_what_went_back_to_the_queue_has_drained_nothing() -> None:
     forecaster = Forecaster()
     now = served(forecaster, 10, slots=1, each_s=1.0)

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from llm_runtime.admission.line import HEADROOM, MAX_PLACES, MAX_WAIT_S, Line
+from tests.admission.builders import expected_share, told_in_turn
 
 RATE = 2.0
 WORK = 1.0
@@ -19,9 +20,8 @@ def give(line: Line, key: object, now: float, wait_s: float = 0.5) -> float:
 
 def test_places_are_as_far_apart_as_the_work_they_bring() -> None:
     line = Line()
-    assert [give(line, key, 0.0) for key in range(4)] == [
-        pytest.approx(0.5 + 0.5 * k / HEADROOM) for k in range(4)
-    ]
+    told = [give(line, key, 0.0) for key in range(4)]
+    assert told == [pytest.approx(each) for each in told_in_turn(0.5, 4, own_s=WORK / RATE)]
 
 
 def test_a_place_lapses_when_its_holder_has_had_the_time() -> None:
@@ -125,4 +125,14 @@ def test_a_gap_between_promises_is_given_to_who_fits_in() -> None:
     line = Line()
     give(line, "far", 0.0, wait_s=20.0)
     assert give(line, "near", 0.0, wait_s=1.0) == pytest.approx(1.0)
-    assert give(line, "behind", 0.0, wait_s=19.8) == pytest.approx(19.8 + 2 * 0.5 / HEADROOM)
+    expected = expected_share(1.0) + expected_share(20.0)
+    assert give(line, "behind", 0.0, wait_s=19.8) == pytest.approx(19.8 + expected * 0.5 / 0.9)
+
+
+def test_of_those_told_a_long_wait_fewer_are_expected_before_anything_is_known() -> None:
+    """Of those told 20 s about half (19 s is the middle of their kind), so who comes behind one is told so
+    much less."""
+    line = Line()
+    give(line, "far", 0.0, wait_s=20.0)
+    behind = give(line, "behind", 0.0, wait_s=20.0)
+    assert behind - 20.0 == pytest.approx(0.525 * 0.5 / 0.9, rel=0.001)

@@ -64,7 +64,8 @@ async def test_an_idle_queue() -> None:
         assert (pool["model"], pool["num_waiting"], pool["num_running"]) == ("mock", 0, 0)
         assert pool["head"] is None
         assert pool["flows"] == []
-        assert pool["classes"]["standard"] == {"num_waiting": 0, "predicted_wait_s": None}
+        nobody = {"num_waiting": 0, "predicted_wait_s": 0.0}
+        assert pool["classes"] == {"interactive": nobody, "standard": nobody, "batch": nobody}
 
 
 async def test_who_waits_and_what_each_has_received() -> None:
@@ -123,6 +124,31 @@ async def test_who_waits_and_what_each_has_received() -> None:
         await server.settled(4)
         (pool,) = (await queue(server))["pools"]
         assert (pool["num_waiting"], pool["head"]) == (0, None)
+
+
+async def test_the_wait_that_operators_see_is_the_one_that_refusals_tell() -> None:
+    """Whose wait is unknown is let in; once three have ended, nobody may wait and each is told how long.
+    While the engine stands still the wait grows: what is told lies between what is seen before and after."""
+    backend = ScriptedBackend(slots=1)
+    async with serve({**SETTINGS, "admission.max_predicted_wait_s": "1e-9"}, backend=backend) as server:
+        connections = [await waiting(server, ANN, user=str(number)) for number in range(6)]
+        assert (await queue(server))["pools"][0]["classes"]["standard"]["predicted_wait_s"] is None
+        for number in range(3):
+            stream = await backend.got(number)
+            stream.say("a", "b")
+            stream.end()
+            assert (await connections[number].reply()).status == 200
+        await backend.got(3)
+        before = (await queue(server))["pools"][0]["classes"]["standard"]
+        refused = await ask(server.port, post(chat_body(MODEL), headers=bearer(ANN)))
+        after = (await queue(server))["pools"][0]["classes"]["standard"]
+        assert (refused.status, refused.error["code"]) == (503, "would_miss_deadline")
+        told_s = int(refused.headers["retry-after-ms"]) / 1000
+        assert before["num_waiting"] == 2
+        assert 0 < before["predicted_wait_s"] <= told_s + 0.001 <= after["predicted_wait_s"] + 0.003
+        for connection in connections:
+            connection.close()
+        await server.settled(6)
 
 
 async def test_a_head_that_needs_more_slots_than_are_free_says_so() -> None:

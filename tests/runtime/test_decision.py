@@ -107,7 +107,7 @@ def test_the_gate_sees_whether_a_request_would_wait(num_slots: int, would_wait: 
     core = core_of(Slots("a"))
     load = core.load(request("1", num_slots=num_slots), 0.0)
     assert load.would_wait is would_wait
-    assert (load.num_free_slots, load.num_slots, load.num_waiting) == (2, 2, 0)
+    assert (core.num_free_slots, core.num_slots, load.num_waiting) == (2, 2, 0)
 
 
 def test_overdue_requests_are_evicted_with_their_error() -> None:

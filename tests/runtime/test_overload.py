@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -53,9 +53,15 @@ class Played:
     """A core with one replica; each request is on it for as long as the test says."""
 
     def __init__(
-        self, replica: Slots, *, adaptive: bool = False, policy: SchedulingConfig | None = None
+        self,
+        replica: Slots,
+        *,
+        adaptive: bool = False,
+        policy: SchedulingConfig | None = None,
+        usage: Usage | None = None,
     ) -> None:
         self.replica = replica
+        self.usage = usage or Usage(10, 10)
         self.core = DecisionCore(
             [replica],
             build_scheduler(policy or SchedulingConfig()),
@@ -80,7 +86,7 @@ class Played:
     def finish(self, name: str, now: float) -> list[str]:
         self.replica.num_taken -= self.running.pop(name)
         self.replica.num_held -= 1
-        self.core.finished(name, Usage(10, 10), now)
+        self.core.finished(name, self.usage, now)
         return self.decide(now)
 
 
@@ -118,6 +124,53 @@ def test_the_forecast_is_the_queue_by_the_rate() -> None:
     waiting = played.core.num_waiting
     assert forecast.wait_s == pytest.approx(waiting * 0.5, abs=0.6)
     assert played.core.predicted_waits(now)["standard"] == pytest.approx(forecast.wait_s)
+
+
+def test_an_hour_after_the_last_who_waited_has_left_nothing_is_slow() -> None:
+    """It left by itself, so no decision saw the queue empty."""
+    played = Played(Slots("a"))
+    now = busy(played, 40.0)
+    before = played.core.load(request("x"), now).forecast
+    assert played.core.num_waiting == 1
+    assert played.core.withdraw(f"b{int(2 * now) + 2}", now)
+    for name in list(played.running):
+        now += 0.5
+        played.finish(name, now)
+    now += 3600.0
+    played.add(request("1"), request("2"), request("3"), now=now)
+    later = played.core.load(request("x"), now + 0.5).forecast
+    assert before is not None
+    assert later is not None
+    assert later.wait_s == pytest.approx(before.wait_s, rel=0.2)
+
+
+def test_embeddings_have_a_wait_too_although_they_generate_nothing() -> None:
+    played = Played(Slots("a", num_slots=1), usage=Usage(10, 0))
+    now = 0.0
+    for k in range(8):
+        played.add(replace(request(f"e{k}"), kind=EndpointKind.EMBEDDINGS), now=now)
+    for k in range(4):
+        now += 1.0
+        played.finish(f"e{k}", now)
+    assert played.core.predicted_waits(now)["standard"] == pytest.approx(3 + 0.5)
+
+
+def test_what_was_refused_by_its_engine_teaches_nothing() -> None:
+    played = Played(Slots("a", num_slots=1), usage=Usage(10, 0))
+    for k in range(8):
+        played.add(request(f"c{k}"), now=0.0)
+    for k in range(4):
+        played.finish(f"c{k}", 0.001)
+    assert played.core.predicted_waits(1.0)["standard"] is None
+
+
+def test_a_better_class_waits_for_nothing_beside_a_class_that_is_capped() -> None:
+    config = SchedulingConfig(policy="priority", batch_slot_share=0.25)
+    played = Played(Slots("a", num_slots=4), policy=config)
+    played.add(request("1", priority=BATCH), request("2", priority=BATCH), now=0.0)
+    assert (played.core.num_waiting, played.core.num_free_slots) == (1, 3)
+    assert not played.core.load(request("x", priority=2), 0.0).would_wait
+    assert played.core.load(request("y", priority=BATCH), 0.0).would_wait
 
 
 def test_with_classes_the_wait_is_by_class() -> None:

@@ -162,6 +162,25 @@ def test_the_size_that_was_predicted_is_kept_for_the_comparison() -> None:
     assert entry.predicted_s == pytest.approx(11.0, rel=0.05)
 
 
+def test_to_ask_for_a_key_teaches_nothing() -> None:
+    """What only wants to know how long it would wait must not move the mean by which others count as long."""
+    lengths = {"short": 1.0, "long": 11.0, "huge": 1e6}
+    asked_about, left_alone = (
+        Shortest(Trusted(lengths), patience=3.0),
+        Shortest(Trusted(lengths), patience=3.0),
+    )
+    for order in (asked_about, left_alone):
+        for tenant in ("short", "long"):
+            entry = Waiting(asked("x", tenant=tenant), 0.0, 0)
+            order(entry)
+            order.came(entry)
+    keys(asked_about, *(("huge", 1.0) for _ in range(50)))
+    for order in (asked_about, left_alone):
+        long = Waiting(asked("x", tenant="long"), 0.0, 0)
+        order(long)
+        assert not long.is_short
+
+
 def test_without_trust_it_is_fifo() -> None:
     history = History(lambda request: 1000.0 if request.tenant == "long" else 1.0)
     history.service.learn(1, 1, 1.0)

@@ -15,18 +15,15 @@ from llm_runtime.core.request import RuntimeRequest
 @quick
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The pool as it stands when a request knocks. Counts in requests, slots and tokens.
+    """The pool as it stands when a request knocks.
 
     would_wait: with the free slots and the queue as they are, this request would have to wait.
-    num_sheddable: of those that wait. work: of this request, as the scheduler expects it. forecast: for
-    this request, None while nothing was measured. line: those who were told to return.
+    num_sheddable: requests among those that wait. work: of this request, as the scheduler expects it.
+    forecast: for this request; None where it would not wait and while nothing was measured. line: those who
+    were told to return.
     """
 
     num_waiting: int
-    num_waiting_tokens: int
-    num_running: int
-    num_slots: int
-    num_free_slots: int
     would_wait: bool
     num_sheddable: int = 0
     work: float = 1.0

@@ -82,6 +82,10 @@ class CapacityGate:
 
     def reserve(self, request: RuntimeRequest, load: Load, now: float) -> MakeRoom | None:
         """Raises QueueFull, WouldMissDeadline or RetriesExhausted."""
+        if not load.would_wait and not load.line.num_places:
+            if self._retry_share is not None and not request.num_retries:
+                self._budget(request).earn()
+            return None
         asking = _asking(request, load, now)
         is_retry = bool(request.num_retries) and asking.place is None
         room = None

@@ -13,9 +13,7 @@ from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.standing import Standing
 
 # What an identity policy is shown: it judges who asks, before any pool is looked at.
-NO_LOAD = Load(
-    num_waiting=0, num_waiting_tokens=0, num_running=0, num_slots=0, num_free_slots=0, would_wait=False
-)
+NO_LOAD = Load(num_waiting=0, would_wait=False)
 
 
 class _State(Enum):

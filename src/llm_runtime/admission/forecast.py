@@ -2,12 +2,16 @@
 
 The unit of work is the scheduler's, about a generated token. A replica's drain rate is
 
-    slots in force * work per second of a slot
+    slots in force * share of them that is held * work per second of a slot
 
-where the second factor is measured: for every request that left a slot, the work it had been expected
+where the last factor is measured: for every request that left a slot, the work it had been expected
 to be when it was queued, by the time it held the slot, weighted with the part of that time in which the
 replica was full. So predictions that are wrong by a factor are wrong in the rate by the same factor, and
 the wait is right; an idle replica, which is faster, teaches nothing.
+
+A replica that batches by itself is full when its slots are held, all but a tenth; they are then held all
+the time, and the second factor is 1. One that runs a batch from start to end is as full as it can be while
+somebody waits; slots whose member has ended stay empty until the batch is over, and that share is measured.
 
     wait = (work ahead + residual) / (rate - rate at which better classes come)
 
@@ -18,10 +22,11 @@ of those ahead does not take becomes free so much later (renewal theory).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
+from llm_runtime.core.quick import quick
+from llm_runtime.core.request import EndpointKind, PriorityClass, RuntimeRequest, priority_class
 
 FORGETTING = 0.96
 """Weight of a sample when the next one comes: some 25 count."""
@@ -29,13 +34,16 @@ MIN_SAMPLES = 3
 FULL_SHARE = 0.9
 """Of the slots in force; a request of several slots may leave some of them free."""
 SILENCE = 1.5
-"""Mean service times without anybody leaving a full pool, after which it is taken to have become slower.
-A static batch leaves all at once, and then nobody does for one service time."""
+"""Mean service times without anybody coming to or leaving a full pool, after which it is taken to have become
+slower. A static batch leaves all at once, and then nobody does for one service time."""
 ARRIVAL_MEMORY_S = 10.0
 LEAST_SHARE = 0.05
 """Of the rate that better classes leave to the others, whatever comes of them."""
+WITHOUT_ANSWER = frozenset({EndpointKind.EMBEDDINGS, EndpointKind.RERANK, EndpointKind.TOKENIZE})
+"""Of which no token is generated when all has gone well."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """For one request, in seconds. wait_s: until it would be dispatched. own_s: what it adds to the wait
@@ -60,8 +68,10 @@ class _Running:
     started_at: float
     occupancy: float  # of the replica's integrals, when it was started
     full_s: float
+    generates: bool
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Stay:
     """A request that has left a replica. held_s: its time there. num_slots: its own. mean_held: slots that
@@ -77,23 +87,42 @@ class Stay:
 
 @dataclass(slots=True)
 class _Replica:
-    """Integrals over time of the slots held, and of the time in which it was full."""
+    """Integrals over time of the slots held, and of the time in which it was full. work, slot_s: of past
+    samples, forgotten by and by, as are filled_s and room_s: slot time that was held and that there was, of
+    a static replica while it was full."""
 
+    is_static: bool = False
     num_held: int = 0
     occupancy: float = 0.0
     full_s: float = 0.0
+    full_occupancy: float = 0.0
     is_full: bool = False
     seen_at: float = 0.0
-    work: float = 0.0  # of past samples, forgotten by and by, as is the slot time of them
+    work: float = 0.0
     slot_s: float = 0.0
     num_samples: int = 0
+    filled_s: float = 0.0
+    room_s: float = 0.0
+    counted_full_s: float = 0.0
+    counted_occupancy: float = 0.0
 
     def advance(self, now: float) -> None:
         span_s = max(now - self.seen_at, 0.0)
         self.seen_at = now
-        self.occupancy += self.num_held * span_s
+        held_s = self.num_held * span_s
+        self.occupancy += held_s
         if self.is_full:
             self.full_s += span_s
+            self.full_occupancy += held_s
+
+    def learn(self, run: _Running, held_s: float, full_s: float, in_force: int) -> None:
+        self.work = FORGETTING * self.work + run.work * full_s / held_s
+        self.slot_s = FORGETTING * self.slot_s + full_s * run.num_slots
+        self.num_samples += 1
+        if self.is_static:
+            self.filled_s = FORGETTING * self.filled_s + self.full_occupancy - self.counted_occupancy
+            self.room_s = FORGETTING * self.room_s + in_force * (self.full_s - self.counted_full_s)
+            self.counted_occupancy, self.counted_full_s = self.full_occupancy, self.full_s
 
 
 @dataclass(slots=True)
@@ -130,35 +159,41 @@ class Sizes:
         return self.mean_square / (2 * self.mean) if self.mean else 0.0
 
 
-@dataclass(slots=True)
 class Forecaster:
-    """Of one pool; owned by its decision core, which tells it of every start and end. Each costs O(1)."""
+    """Of one pool; owned by its decision core, which tells it of every start and end. Each costs O(1).
 
-    _replicas: dict[str, _Replica] = field(default_factory=dict)
-    _running: dict[str, _Running] = field(default_factory=dict)
-    _arrivals: dict[PriorityClass, _Arrivals] = field(
-        default_factory=lambda: {cls: _Arrivals() for cls in PriorityClass}
-    )
-    _sizes: Sizes = field(default_factory=Sizes)
-    _left_at: float = -math.inf
-    _full_since: float = math.inf
-    """The instant from which on somebody has been waiting without a break."""
+    static: replicas that run a batch from start to end, whose slots are not held all the time.
+    """
+
+    def __init__(self, static: Collection[str] = ()) -> None:
+        self._static = frozenset(static)
+        self._replicas: dict[str, _Replica] = {}
+        self._running: dict[str, _Running] = {}
+        self._arrivals = {cls: _Arrivals() for cls in PriorityClass}
+        self._sizes = Sizes()
+        self._moved_at = -math.inf
+        self._waiting_since = math.inf
 
     def waits(self, anybody: bool, now: float) -> None:
-        """Told after every decision: whether anybody waits still."""
-        if not anybody:
-            self._full_since = math.inf
-        elif self._full_since == math.inf:
-            self._full_since = now
+        """Told whenever that may have changed: whether anybody waits."""
+        if anybody is (self._waiting_since < math.inf):
+            return
+        self._waiting_since = now if anybody else math.inf
+        for replica in self._static:
+            here = self._advanced(replica, now)
+            here.is_full = anybody and here.num_held > 0
 
     def started(self, request: RuntimeRequest, replica: str, work: float, in_force: int, now: float) -> None:
-        """in_force: slots of the replica that may be held; 0 where any held slot keeps all others out."""
+        """in_force: slots of the replica that may be held."""
+        self._moved_at = now
         self._arrivals[priority_class(request.priority)].add(work, now)
         num_slots = request.num_slots
         here = self._advanced(replica, now)
         here.num_held += num_slots
-        here.is_full = here.num_held >= FULL_SHARE * in_force
-        self._running[request.id] = _Running(replica, work, num_slots, now, here.occupancy, here.full_s)
+        here.is_full = self._is_full(here, in_force)
+        self._running[request.id] = _Running(
+            replica, work, num_slots, now, here.occupancy, here.full_s, request.kind not in WITHOUT_ANSWER
+        )
 
     def left(self, request_id: str, in_force: int, now: float, *, drained: bool = True) -> Stay | None:
         """drained: it had an answer and will not come back; only that teaches anything. None: it did not,
@@ -170,29 +205,38 @@ class Forecaster:
         held_s, full_s = now - run.started_at, here.full_s - run.full_s
         mean_held = (here.occupancy - run.occupancy) / held_s if held_s > 0 else float(here.num_held)
         here.num_held -= run.num_slots
-        here.is_full = here.num_held > 0 and here.num_held >= FULL_SHARE * in_force
+        here.is_full = self._is_full(here, in_force)
         if not drained:
             return None
-        self._left_at = now
+        self._moved_at = now
         self._sizes.learn(run.work)
         if held_s > 0 and full_s > 0:
-            here.work = FORGETTING * here.work + run.work * full_s / held_s
-            here.slot_s = FORGETTING * here.slot_s + full_s * run.num_slots
-            here.num_samples += 1
+            here.learn(run, held_s, full_s, in_force)
         return Stay(run.replica, run.work, run.num_slots, run.started_at, held_s, mean_held)
+
+    def _is_full(self, here: _Replica, in_force: int) -> bool:
+        if here.is_static:
+            return here.num_held > 0 and self._waiting_since < math.inf
+        return here.num_held > 0 and here.num_held >= FULL_SHARE * in_force
 
     def rate(self, in_force: Mapping[str, int], now: float) -> float | None:
         """Work per second of a full pool; None while nothing was measured. in_force: slots by replica, of
         those that are ready."""
-        speed = self._speed(self._replicas.values())
-        if speed is None or not in_force:
+        if not in_force:
+            return None
+        everywhere = tuple(self._replicas.values())
+        speed, filled = _speed(everywhere), _filled(everywhere)
+        if speed is None:
             return None
         rate = 0.0
         for replica, num_slots in in_force.items():
             here = self._replicas.get(replica)
-            own = None if here is None else self._speed((here,))
-            rate += num_slots * (speed if own is None else own)
-        silent_s = now - max(self._left_at, self._full_since)
+            own = None if here is None else _speed((here,))
+            if here is None or own is None:
+                rate += num_slots * filled * speed
+            else:
+                rate += num_slots * _filled((here,)) * own
+        silent_s = now - max(self._moved_at, self._waiting_since)
         service_s = self._sizes.mean * sum(in_force.values()) / rate
         if silent_s > SILENCE * service_s:
             rate *= SILENCE * service_s / silent_s
@@ -207,25 +251,39 @@ class Forecaster:
         """Between two requests that leave."""
         return self._sizes.mean / rate
 
-    def where(self, request_id: str) -> str | None:
-        """The replica it runs on."""
-        run = self._running.get(request_id)
-        return None if run is None else run.replica
+    @property
+    def usual_work(self) -> float:
+        """Of a request, on average over those that left last; 1 before the first."""
+        return max(self._sizes.mean, 1.0)
 
-    @staticmethod
-    def _speed(replicas: Iterable[_Replica]) -> float | None:
-        """Work per second of a slot."""
-        work = slot_s = 0.0
-        num_samples = 0
-        for each in replicas:
-            work += each.work
-            slot_s += each.slot_s
-            num_samples += each.num_samples
-        return work / slot_s if num_samples >= MIN_SAMPLES and slot_s > 0 else None
+    def where(self, request_id: str) -> tuple[str, bool] | None:
+        """The replica it runs on, and whether it generates tokens."""
+        run = self._running.get(request_id)
+        return None if run is None else (run.replica, run.generates)
 
     def _advanced(self, replica: str, now: float) -> _Replica:
         here = self._replicas.get(replica)
         if here is None:
-            here = self._replicas[replica] = _Replica(seen_at=now)
+            here = self._replicas[replica] = _Replica(replica in self._static, seen_at=now)
         here.advance(now)
         return here
+
+
+def _speed(replicas: Iterable[_Replica]) -> float | None:
+    """Work per second of a slot that is held."""
+    work = slot_s = 0.0
+    num_samples = 0
+    for each in replicas:
+        work += each.work
+        slot_s += each.slot_s
+        num_samples += each.num_samples
+    return work / slot_s if num_samples >= MIN_SAMPLES and slot_s > 0 else None
+
+
+def _filled(replicas: Iterable[_Replica]) -> float:
+    """Share of the slots that is held while somebody waits."""
+    filled_s = room_s = 0.0
+    for each in replicas:
+        filled_s += each.filled_s
+        room_s += each.room_s
+    return filled_s / room_s if room_s > 0 else 1.0

@@ -100,7 +100,10 @@ class DecisionCapacity:
         self._limits = limits
         self._now = now
         self._placed: dict[str, int] = {}
-        views = [self._view(replica, 0, 1) for replica in replicas.values()]
+        if limits:
+            views = [self._view(replica, 0, 1) for replica in replicas.values()]
+        else:
+            views = [replica.view(0) for replica in replicas.values()]
         self._views = {view.id: view for view in views if view.ready and not view.draining}
         self._num_open = sum([view.num_free_slots > 0 for view in self._views.values()])
 

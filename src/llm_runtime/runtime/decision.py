@@ -6,6 +6,7 @@ which rules and from which counts, is here and in the packages below; neither of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,6 @@ from llm_runtime.scheduling.base import (
     Eviction,
     FirstToken,
     Head,
-    Outlook,
     QueueSnapshot,
     RequestFinished,
     Requeued,
@@ -79,6 +79,7 @@ class DecisionCore:
     ) -> None:
         self._replicas: dict[str, ReplicaSlots] = {replica.id: replica for replica in replicas}
         self._measures = Measures(self._replicas, adaptive=adaptive_limit)
+        self._nobody_waits = Load(num_waiting=0, would_wait=False, line=self._measures.line)
         self._scheduler = scheduler
         self._router = router
         self._waiting: dict[str, RuntimeRequest] = {}
@@ -115,34 +116,30 @@ class DecisionCore:
 
     def load(self, request: RuntimeRequest, now: float) -> Load:
         """The pool as the capacity gate sees it when this request knocks."""
-        would_wait = bool(self._waiting) or not self._could_start(request)
-        outlook, forecast = NO_OUTLOOK, None
-        if would_wait:
-            outlook = self._scheduler.outlook(request, now)
-            forecast = self._measures.forecast(outlook, now)
+        could_start = self._could_start(request)
+        if could_start and not self._waiting:
+            return self._nobody_waits
+        outlook = self._scheduler.outlook(request, now)
+        would_wait = not could_start or outlook.ahead > 0
         return Load(
             num_waiting=len(self._waiting),
-            num_waiting_tokens=self.num_waiting_tokens,
-            num_running=self.num_running,
-            num_slots=self.num_slots,
-            num_free_slots=self.num_free_slots,
             would_wait=would_wait,
             num_sheddable=self._num_sheddable,
             work=outlook.work,
-            forecast=forecast,
+            forecast=self._measures.forecast(outlook, now) if would_wait else None,
             line=self._measures.line,
         )
 
     def predicted_waits(self, now: float) -> dict[str, float | None]:
-        """By class, for one request that would come now; None while nothing was measured."""
+        """By class, for a request of the usual size that would come now; None while nothing was measured."""
         waits: dict[str, float | None] = {}
+        usual_tokens = math.ceil(self._measures.usual_work)
         for cls, level in USUAL_LEVELS.items():
-            probe = replace(PROBE, priority=level)
-            if not self._waiting and self._could_start(probe):
+            load = self.load(replace(PROBE, priority=level, max_tokens=usual_tokens), now)
+            if not load.would_wait:
                 waits[cls.value] = 0.0
-                continue
-            forecast = self._measures.forecast(self._scheduler.outlook(probe, now), now)
-            waits[cls.value] = None if forecast is None else forecast.wait_s
+            else:
+                waits[cls.value] = None if load.forecast is None else load.forecast.wait_s
         return waits
 
     def in_force(self, replica_id: str) -> int:
@@ -158,11 +155,11 @@ class DecisionCore:
         return self._measures.limits
 
     def _could_start(self, request: RuntimeRequest) -> bool:
-        return any(
-            self._limits.num_free(replica, request.num_slots) >= request.num_slots
-            for replica in self._replicas.values()
-            if replica.ready and not replica.draining
-        )
+        limits, num_slots = self._limits, request.num_slots
+        for replica in self._replicas.values():
+            if replica.ready and not replica.draining and limits.num_free(replica, num_slots) >= num_slots:
+                return True
+        return False
 
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._scheduler.snapshot(now)
@@ -186,6 +183,7 @@ class DecisionCore:
             return False
         if not self._stopped:
             self._scheduler.remove(request_id, now)
+            self._measures.waits(bool(self._waiting), now)
         return True
 
     def requeue(
@@ -275,7 +273,6 @@ class DecisionCore:
 
 
 NOTHING = Effects()
-NO_OUTLOOK = Outlook()
 PROBE = RuntimeRequest(id="", model="", kind=EndpointKind.CHAT, body={}, arrived_at=0.0, created=0)
 
 

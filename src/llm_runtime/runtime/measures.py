@@ -32,7 +32,7 @@ class Measures:
 
     def __init__(self, replicas: Mapping[str, ReplicaSlots], *, adaptive: bool) -> None:
         self._replicas = replicas
-        self._forecaster = Forecaster()
+        self._forecaster = Forecaster([replica.id for replica in replicas.values() if replica.is_static])
         self.line = Line()
         self.limits = Limits(
             {
@@ -45,29 +45,30 @@ class Measures:
     # ---- events
 
     def started(self, request: RuntimeRequest, replica_id: str, work: float, now: float) -> None:
-        replica = self._replicas[replica_id]
-        self._forecaster.started(request, replica_id, work, self._filling(replica), now)
+        in_force = self.limits.in_force(self._replicas[replica_id])
+        self._forecaster.started(request, replica_id, work, in_force, now)
 
     def left(self, request_id: str, usage: Usage | None, prompt_weight: float, now: float) -> None:
-        """For good. Of what generated nothing (an engine that refuses or dies) nothing is learnt."""
-        replica_id = self._forecaster.where(request_id)
-        if replica_id is None:
+        """For good. Of what an engine refused or died over nothing is learnt."""
+        where = self._forecaster.where(request_id)
+        if where is None:
             return
-        computed = usage is not None and usage.completion_tokens > 0
-        in_force = self._filling(self._replicas[replica_id])
-        stay = self._forecaster.left(request_id, in_force, now, drained=computed)
+        replica_id, generates = where
+        in_force = self.limits.in_force(self._replicas[replica_id])
+        stay = self._forecaster.left(request_id, in_force, now, drained=_was_served(usage, generates))
         limit = self.limits.of(replica_id)
         if limit is not None and stay is not None and usage is not None and not usage.estimated:
             limit.observe(stay, usage, prompt_weight, now)
 
     def given_back(self, request_id: str, now: float) -> None:
         """To the queue: it has left its engine, but will come again."""
-        replica_id = self._forecaster.where(request_id)
-        if replica_id is not None:
-            self._forecaster.left(request_id, self._filling(self._replicas[replica_id]), now, drained=False)
+        where = self._forecaster.where(request_id)
+        if where is not None:
+            in_force = self.limits.in_force(self._replicas[where[0]])
+            self._forecaster.left(request_id, in_force, now, drained=False)
 
     def waits(self, anybody: bool, now: float) -> None:
-        """Told after every decision: whether anybody waits still."""
+        """Told whenever that may have changed: whether anybody waits."""
         self._forecaster.waits(anybody, now)
         self.limits.demand(anybody, now)
 
@@ -98,5 +99,13 @@ class Measures:
         line = self.line
         return Promises(line.num_places, line.num_kept, line.num_broken, line.num_lapsed)
 
-    def _filling(self, replica: ReplicaSlots) -> int:
-        return 0 if replica.is_static else self.limits.in_force(replica)
+    @property
+    def usual_work(self) -> float:
+        """Of a request, as the scheduler expected it."""
+        return self._forecaster.usual_work
+
+
+def _was_served(usage: Usage | None, generates: bool) -> bool:
+    if usage is None:
+        return False
+    return usage.completion_tokens > 0 or (not generates and usage.prompt_tokens > 0 and not usage.estimated)

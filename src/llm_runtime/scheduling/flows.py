@@ -6,7 +6,7 @@ scheduler above sees no difference, because it only ever asks for the head.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from llm_runtime.core.outcome import Usage
@@ -67,8 +67,10 @@ class SingleFlow:
     decision looks at one request per shape however many wait.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, came: Callable[[Waiting], None] | None = None) -> None:
+        """came: told of each request that was pushed."""
         self._order = order
+        self._came = came
         self._by_shape: dict[Shape, LazyHeap] = {}
         self.work = 0.0
 
@@ -80,6 +82,8 @@ class SingleFlow:
             heap = self._by_shape[shape] = LazyHeap()
         heap.push(entry.rank, entry)
         self.work += entry.work
+        if self._came is not None:
+            self._came(entry)
 
     def drop(self, entry: Waiting) -> None:
         shape = shape_of(entry)

@@ -85,7 +85,8 @@ class Running:
 
 
 Order = Callable[[Waiting], float]
-"""Key of a request that is about to be queued, smaller first; ties fall to the one queued earlier."""
+"""Key of a request as if it were queued, smaller first; ties fall to the one queued earlier. Changes nothing
+but the entry, since it is also asked for requests that only want to know how long they would wait."""
 
 
 def fifo(entry: Waiting) -> float:
@@ -128,9 +129,13 @@ class Shortest:
         trust = self._history.trust.value
         entry.predicted_s = size_s = self._history.seconds(entry.request)
         entry.is_short = trust < TRUSTED or size_s <= self._mean_s
+        return entry.queued_at + self._patience * trust * size_s
+
+    def came(self, entry: Waiting) -> None:
+        """It has its key and is queued."""
+        size_s = entry.predicted_s or 0.0
         self._num_seen += 1
         self._mean_s += max(MEAN_GAIN, 1 / self._num_seen) * (size_s - self._mean_s)
-        return entry.queued_at + self._patience * trust * size_s
 
 
 class LazyHeap:

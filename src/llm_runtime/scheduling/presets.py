@@ -93,7 +93,7 @@ def _deadline(parts: Parts) -> Bands:
 
 def _shortest(parts: Parts) -> Bands:
     order = Shortest(parts.history, parts.config.shortest_patience)
-    return _by_class(parts, lambda: SingleFlow(order))
+    return _by_class(parts, lambda: SingleFlow(order, order.came))
 
 
 PRESETS: Mapping[Preset, Callable[[Parts], Bands]] = {

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
-from llm_runtime.admission.base import AdmissionPolicy
-from llm_runtime.admission.capacity_gate import CapacityGate
 from llm_runtime.admission.config import AdmissionConfig
 from llm_runtime.admission.controller import AdmissionController
 from llm_runtime.bench.sim.config import ReplicaConfig, SimConfig, StaticModel
@@ -54,25 +54,21 @@ class Seen:
     reason: str | None
 
 
-def make_asks(seed: int, num_requests: int, rate: float, queue_s: float | None = QUEUE_S) -> list[Ask]:
+def make_asks(seed: int, num_requests: int, rate: float) -> list[Ask]:
     source = random.Random(seed)
     at, asks = 0.0, []
     for number in range(num_requests):
         at += source.expovariate(rate)
         output = source.randint(1, 20)
-        limits = TimeLimits(queue_s=queue_s, request_s=None, idle_s=None)
+        limits = TimeLimits(queue_s=QUEUE_S, request_s=None, idle_s=None)
         priority = source.choice([2, 5, 8])
         asks.append(Ask(number, at, 10, output, output, priority=priority, limits=limits))
     return asks
 
 
 def really(
-    asks: list[Ask], config: SchedulingConfig, *, num_replicas: int, max_queue_size: int | None
+    asks: list[Ask], config: SchedulingConfig, *, num_replicas: int, gates: Callable[[], Gates]
 ) -> dict[int, Seen]:
-    capacity: list[AdmissionPolicy] = []
-    if max_queue_size is not None:
-        capacity.append(CapacityGate(max_queue_size))
-
     async def scenario() -> dict[int, Seen]:
         clock = LoopClock()
         backends = [
@@ -89,7 +85,7 @@ def really(
         )
         runtime = Runtime(
             [Pool("m", frozenset({EndpointKind.CHAT}), dispatcher)],
-            AdmissionController((), capacity),
+            gates().controller or AdmissionController((), ()),
             events=NullEvents(),
             clock=clock,
             limits=LimitsConfig(),
@@ -175,17 +171,15 @@ def _seen(
 def test_the_simulation_ends_every_request_when_the_runtime_does(
     config: SchedulingConfig, num_replicas: int, max_queue_size: int | None, rate: float, seed: int
 ) -> None:
-    # A gate forecasts whether a time limit can be met, from when slots were let go of; that instant the
-    # mock and its model do not share, only the ends that clients see.
-    asks = make_asks(seed, 150, rate, QUEUE_S if max_queue_size is None else None)
+    asks = make_asks(seed, 150, rate)
     gates = (
         Gates
         if max_queue_size is None
-        else lambda: capacity_gate(AdmissionConfig(max_queue_size=max_queue_size))
+        else partial(capacity_gate, AdmissionConfig(max_queue_size=max_queue_size))
     )
     policies = Policies(scheduled(config).scheduler, gates=gates)
     simulated = simulate(SimConfig((ReplicaConfig(ENGINE),) * num_replicas), OpenFeed(asks), policies)
-    real = really(asks, config, num_replicas=num_replicas, max_queue_size=max_queue_size)
+    real = really(asks, config, num_replicas=num_replicas, gates=gates)
     assert len(real) == len(asks)
     reasons = set()
     for job in simulated.jobs:

@@ -29,8 +29,8 @@ REAL_OVERLOAD = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """rounds: of all arms for load_s, of which warmup_s are not counted. learning_s: of load that the adaptive
-    limit has before."""
+    """rounds: of all arms for load_s, of which warmup_s are not counted. learning_s: of load that the
+    adaptive limit has before."""
 
     rounds: int
     load_s: float
@@ -116,8 +116,8 @@ async def measure(quick: bool) -> Result:
 
 SCENARIO = Scenario(
     name="adaptive-limit-engine",
-    question="Does the adaptive limit, which nobody has configured, serve as many in time on the embedded engine "
-    "as the best static cap?",
+    question="Does the adaptive limit, which nobody has configured, serve as many in time on the embedded "
+    "engine as the best static cap?",
     workload={
         "slots": REAL_SLOTS, "context_tokens": REAL_CONTEXT, "caps": REAL_CAPS, "input": REAL_INPUT,
         "output": REAL_OUTPUT, "ttft_s": REAL_TTFT_S, "overload": REAL_OVERLOAD, "full": FULL, "quick": QUICK,

@@ -45,7 +45,8 @@ class StaticEngine:
         for run in runs:
             run.started = True
             run.last_step = self._step + run.job.ask.output_tokens
-        self._live = sorted(runs, key=lambda run: -run.last_step)
+        # They leave from the back: of those that end together the first started first, as engines tell it.
+        self._live = sorted(runs, key=lambda run: run.last_step)[::-1]
         self._first_step = self._step
         self.next_at = self._prefilled_at + self._step_s
 
