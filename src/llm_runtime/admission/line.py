@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 MAX_WAIT_S = 60.0
@@ -39,12 +38,13 @@ LIKELY = 0.25
 """Places of which less is expected keep nobody behind them."""
 ROUNDING = 1e-6
 BUCKET_S = 0.125
-"""Places are summed by their instants so finely: a minute of them is looked through in microseconds."""
+"""Places are summed by their instants so finely, and what is learnt of their holders is looked at so often:
+a minute of them is looked through in tens of microseconds."""
 
 
-def not_above(seconds: float, most_s: float) -> bool:
-    """But for rounding: a queue of 17 is 85 % of 20, whatever the interval by which both were multiplied."""
-    return seconds <= most_s * (1 + ROUNDING)
+def at_most(seconds: float) -> float:
+    """As a bound, but for rounding: 17 are 85 % of 20, whatever the interval by which both were multiplied."""
+    return seconds * (1 + ROUNDING)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,33 +77,33 @@ class _Returns:
         self._shares: dict[int, float] = {}
         self._num_seen: dict[int, int] = {}
 
-    def expected(self, work_by_kind: Mapping[int, float]) -> float:
-        return sum(work * self._share(kind) for kind, work in work_by_kind.items())
-
-    def _share(self, kind: int) -> float:
+    def share(self, kind: int) -> float:
         share = self._shares.get(kind)
         return 1 / (1 + (2 ** (kind / KINDS) / HALF_RETURN_S) ** 2) if share is None else share
 
     def learn(self, kind: int, came: bool) -> None:
         num_seen = self._num_seen[kind] = self._num_seen.get(kind, 0) + 1
         gain = max(RETURN_GAIN, 1 / (num_seen + 1))
-        share = self._share(kind)
+        share = self.share(kind)
         self._shares[kind] = share + gain * (came - share)
 
 
 class Line:
     """Of one pool; owned by its decision core, used by the capacity gate.
 
-    Finding a place costs O(minute / BUCKET_S) at most, everything else O(log places).
+    Finding a place costs O(minute / BUCKET_S) at most, everything else O(log places); beside that, once in
+    BUCKET_S, all sums are made anew.
     """
 
     def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
         self._max_wait_s = max_wait_s
         self._by_key: dict[object, list[Place]] = {}
         self._promised: dict[int, dict[int, float]] = {}  # work by bucket and kind of wait
+        self._expected: dict[int, float] = {}  # of that, by bucket
+        self._shares: dict[int, float] = {}  # by which it is expected, by kind
+        self._summed_in = -1  # bucket
         self._lapsing: list[tuple[float, int, Place]] = []  # heap by expires_at
         self._serial = 0
-        self._first = self._last = 0  # buckets between which places lie
         self._returns = _Returns()
         self.num_places = 0
         self.num_kept = self.num_lapsed = self.num_broken = 0
@@ -128,19 +128,19 @@ class Line:
         """
         self._pass_time(now)
         if not self.num_places:
-            return not_above(backlog_s, room_s)
+            return backlog_s <= at_most(room_s)
         most_s = NEWCOMER_SHARE * room_s
         this = int(now / BUCKET_S)
-        due_s = sum(self._expected(bucket) for bucket in range(self._first, this + 1)) / rate
+        due_s = sum([work for bucket, work in self._expected.items() if bucket <= this]) / rate
         filled_s = backlog_s + min(due_s, KEPT_SHARE * room_s)
-        if not not_above(filled_s, most_s):
+        if filled_s > at_most(most_s):
             return False
         filled_s += own_s
-        for bucket in range(this + 1, self._last + 1):
-            work = self._expected(bucket)
-            if work:
-                filled_s += work / rate
-                if not not_above(filled_s - (bucket * BUCKET_S - now), room_s):
+        expected, most_s = self._expected, at_most(room_s) - now
+        for bucket in sorted(expected):
+            if bucket > this:
+                filled_s += expected[bucket] / rate
+                if filled_s - bucket * BUCKET_S > most_s:
                     return False
         return True
 
@@ -151,9 +151,10 @@ class Line:
         promised = HEADROOM * rate
         this, own_s = int(now / BUCKET_S), work / promised
         filled_s = told_s = wait_s
-        for bucket in range(self._first, self._last + 1):
-            expected_s = self._expected(bucket) / promised
-            if expected_s < LIKELY * own_s:
+        expected, least_s = self._expected, LIKELY * own_s
+        for bucket in sorted(expected):
+            expected_s = expected[bucket] / promised
+            if expected_s < least_s:
                 filled_s += expected_s
                 continue
             due_s = bucket * BUCKET_S - now
@@ -170,15 +171,25 @@ class Line:
         self._resolve(place, came=True)
         self.num_broken += 1
         told_s = wait_s
-        for bucket in range(self._first, self._last + 1):
+        for bucket in sorted(self._expected):
             if bucket * BUCKET_S - now > told_s:
                 break
-            told_s += self._expected(bucket) / rate
+            told_s += self._expected[bucket] / rate
         return self._tell(place.key, place.work, told_s, now)
 
-    def _expected(self, bucket: int) -> float:
-        promised = self._promised.get(bucket)
-        return 0.0 if promised is None else self._returns.expected(promised)
+    def _share(self, kind: int) -> float:
+        share = self._shares.get(kind)
+        if share is None:
+            share = self._shares[kind] = self._returns.share(kind)
+        return share
+
+    def _sum_up(self) -> None:
+        """By what has been learnt until now."""
+        self._shares = {}
+        self._expected = {
+            bucket: sum([work * self._share(kind) for kind, work in promised.items()])
+            for bucket, promised in self._promised.items()
+        }
 
     def _tell(self, key: object, work: float, told_s: float, now: float) -> float:
         if told_s > self._max_wait_s or self.num_places >= MAX_PLACES:
@@ -188,15 +199,18 @@ class Line:
         self._serial += 1
         heapq.heappush(self._lapsing, (place.expires_at, self._serial, place))
         self._by_key.setdefault(key, []).append(place)
-        bucket = place.bucket
-        self._first = min(self._first, bucket) if self.num_places else bucket
-        self._last = max(self._last, bucket) if self.num_places else bucket
+        bucket, kind = place.bucket, place.kind
         promised = self._promised.setdefault(bucket, {})
-        promised[place.kind] = promised.get(place.kind, 0.0) + work
+        promised[kind] = promised.get(kind, 0.0) + work
+        self._expected[bucket] = self._expected.get(bucket, 0.0) + work * self._share(kind)
         self.num_places += 1
         return told_s
 
     def _pass_time(self, now: float) -> None:
+        this = int(now / BUCKET_S)
+        if this != self._summed_in:
+            self._summed_in = this
+            self._sum_up()
         while self._lapsing and (self._lapsing[0][2].gone or self._lapsing[0][0] <= now):
             place = heapq.heappop(self._lapsing)[2]
             if not place.gone:
@@ -210,12 +224,12 @@ class Line:
         if not places:
             del self._by_key[place.key]
         self.num_places -= 1
-        promised = self._promised[place.bucket]
-        promised[place.kind] -= place.work
-        if promised[place.kind] <= ROUNDING * place.work:
-            del promised[place.kind]
+        bucket, kind = place.bucket, place.kind
+        promised = self._promised[bucket]
+        promised[kind] -= place.work
+        if promised[kind] <= ROUNDING * place.work:
+            del promised[kind]
+        self._expected[bucket] = max(self._expected[bucket] - place.work * self._share(kind), 0.0)
         if not promised:
-            del self._promised[place.bucket]
-        self._returns.learn(place.kind, came)
-        while self._first < self._last and self._first not in self._promised:
-            self._first += 1
+            del self._promised[bucket], self._expected[bucket]
+        self._returns.learn(kind, came)
