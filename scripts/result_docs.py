@@ -25,7 +25,9 @@ import orjson
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(ROOT / "docs" / name for name in ("benchmark_report.md", "benchmarks.md", "engines.md"))
+PAGES = tuple(
+    ROOT / "docs" / f"{name}.md" for name in ("benchmark_report", "benchmarks", "engines", "overload")
+)
 DIRECTIVE = re.compile(r"<!-- (value|bars|grid|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
 MISSING = "(not measured yet)"
 

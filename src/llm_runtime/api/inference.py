@@ -48,7 +48,7 @@ from llm_runtime.wire.requests import ParsedRequest
 log = structlog.get_logger(__name__)
 
 BIG_BODY_BYTES = 256 * 1024
-FINGERPRINT_BYTES = 64 * 1024
+FINGERPRINT_BYTES = 16 * 1024
 
 
 class _Arrival(NamedTuple):
