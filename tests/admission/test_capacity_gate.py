@@ -106,6 +106,19 @@ def test_who_returns_too_early_keeps_the_place() -> None:
     assert line.num_places == 1
 
 
+def test_clients_that_send_the_same_have_places_of_their_own() -> None:
+    """As a crowd does that asks one thing: none of them has sent it before, so none is taken for another."""
+    gate, line = CapacityGate(4), Line()
+    full = load(4, forecast=forecast(4.5), line=line)
+    told = [told_s(gate, full, id=str(k), fingerprint=7, num_retries=0) for k in range(3)]
+    assert told == [pytest.approx(each) for each in told_in_turn(1.0, 3, own_s=1.0)]
+    assert line.num_places == 3
+    three = load(3, forecast=forecast(3.5), line=line)
+    assert told_s(gate, three, now=1.0, id="4", fingerprint=7, num_retries=0) is not None
+    assert told_s(gate, three, now=1.0, id="0", fingerprint=7, num_retries=1) is None
+    assert line.num_kept == 1
+
+
 def test_a_promise_holds_although_the_queue_is_a_little_longer_than_foreseen() -> None:
     gate, line = CapacityGate(8), Line()
     told = told_s(gate, load(8, forecast=forecast(8.5), line=line), id="a")

@@ -46,7 +46,7 @@ def test_the_wait_is_the_work_ahead_and_what_is_left_in_a_slot() -> None:
     rate = forecaster.rate({"r": 4}, now)
     assert rate is not None
     assert rate == pytest.approx(20.0)
-    assert forecaster.wait_s(100.0, (), rate, now) == pytest.approx((100.0 + WORK / 2) / 20.0)
+    assert forecaster.wait_s(100.0, rate) == pytest.approx((100.0 + WORK / 2) / 20.0)
     assert forecaster.interval_s(rate) == pytest.approx(0.5)
 
 
@@ -160,7 +160,7 @@ def test_predictions_that_are_wrong_by_a_factor_cancel_out() -> None:
             forecaster.left(str(k), 1, now)
         rate = forecaster.rate({"r": 1}, now)
         assert rate is not None
-        waits.append(forecaster.wait_s(factor * 50.0, (), rate, now))
+        waits.append(forecaster.wait_s(factor * 50.0, rate))
     assert waits[0] == pytest.approx(waits[1])
 
 
@@ -171,9 +171,10 @@ def test_better_classes_that_keep_coming_take_their_part_of_the_rate() -> None:
         forecaster.started(request(id=f"i{k}", priority=1), "r", WORK / 2, 8, now + k)
         forecaster.left(f"i{k}", 8, now + k)
     now += 99.0
-    alone = forecaster.wait_s(100.0, (), 10.0, now)
-    behind = forecaster.wait_s(100.0, (PriorityClass.INTERACTIVE,), 10.0, now)
-    assert behind == pytest.approx(2 * alone, rel=0.15)
+    assert forecaster.left_over(10.0, (), 1.0, now) == 10.0
+    assert forecaster.left_over(10.0, (PriorityClass.INTERACTIVE,), 1.0, now) == pytest.approx(5.0, rel=0.15)
+    assert forecaster.left_over(10.0, (PriorityClass.INTERACTIVE,), 0.25, now) == 2.5
+    assert forecaster.left_over(10.0, (), 0.001, now) == 0.5
 
 
 def test_a_stay_tells_how_many_were_held_meanwhile() -> None:

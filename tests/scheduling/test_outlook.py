@@ -81,6 +81,12 @@ def test_what_could_be_shed_is_ahead_only_where_classes_are_not_told_apart() -> 
     assert by_class.outlook(make_request("x", priority=STANDARD), 3.0).sheddable_ahead == 0
 
 
+def test_of_a_capped_class_the_share_of_slots_is_told() -> None:
+    scheduler = build_scheduler(SchedulingConfig(policy="priority", batch_slot_share=0.25))
+    assert scheduler.outlook(make_request("x", priority=BATCH), 0.0).slot_share == 0.25
+    assert scheduler.outlook(make_request("x", priority=STANDARD), 0.0).slot_share == 1.0
+
+
 def test_work_follows_what_answers_have_been() -> None:
     scheduler = build_scheduler(SchedulingConfig())
     pool = FakePool(scheduler, FakeReplica(1))

@@ -46,12 +46,13 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """Who knocks. place: his, if he comes when he was told to."""
+    """Who knocks. held: the place he was given; place: the same, if he comes when he was told to."""
 
     request: RuntimeRequest
     load: Load
     now: float
     line: Line
+    held: Place | None
     place: Place | None
     rate: float
     own_s: float
@@ -93,9 +94,8 @@ class CapacityGate:
             if is_retry and not self._may_retry(request):
                 raise _refusal(asking, _by_retries(asking))
             room = _judged(asking, self._bounds(asking))
-        held = asking.line.holder(place_key(request), now)
-        if held is not None:
-            asking.line.take(held, now)
+        if asking.held is not None:
+            asking.line.take(asking.held, now)
         elif not is_retry and self._retry_share is not None:
             self._budget(request).earn()
         return room
@@ -144,12 +144,13 @@ def time_to_wait_s(request: RuntimeRequest, load: Load, now: float) -> float:
 
 def _asking(request: RuntimeRequest, load: Load, now: float) -> _Asking:
     line = load.line
-    place = line.holder(place_key(request), now)
-    due = place if place is not None and line.is_due(place, now) else None
+    # Whose client says that it never sent this before was told nothing, whoever else has sent the same.
+    held = None if request.num_retries == 0 else line.holder(place_key(request), now)
+    due = held if held is not None and line.is_due(held, now) else None
     rate = load.work / UNKNOWN_INTERVAL_S
     if load.forecast is not None:
         rate = load.forecast.rate
-    return _Asking(request, load, now, line, due, rate, load.work / rate)
+    return _Asking(request, load, now, line, held, due, rate, load.work / rate)
 
 
 def place_key(request: RuntimeRequest) -> object:
@@ -231,7 +232,6 @@ def _told_s(asking: _Asking, bound: _Bound) -> float:
     wait_s = max(bound.backlog_s - bound.room_s, 0.0)
     if asking.place is not None:
         return line.renew(asking.place, wait_s, asking.rate, now)
-    early = line.holder(place_key(asking.request), now)
-    if early is not None:
-        return early.due_at - now
+    if asking.held is not None:  # too early
+        return asking.held.due_at - now
     return line.give(place_key(asking.request), load.work, wait_s, asking.rate, now)

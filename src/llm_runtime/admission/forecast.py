@@ -13,7 +13,7 @@ A replica that batches by itself is full when its slots are held, all but a tent
 the time, and the second factor is 1. One that runs a batch from start to end is as full as it can be while
 somebody waits; slots whose member has ended stay empty until the batch is over, and that share is measured.
 
-    wait = (work ahead + residual) / (rate - rate at which better classes come)
+    wait = (work ahead + residual) / min(rate - rate at which better classes come, share of slots * rate)
 
 residual: work left in a slot when one looks at a random instant, E[w^2] / 2 E[w]; the slot that the last
 of those ahead does not take becomes free so much later (renewal theory).
@@ -242,10 +242,14 @@ class Forecaster:
             rate *= SILENCE * service_s / silent_s
         return rate
 
-    def wait_s(self, ahead: float, overtaken_by: Iterable[PriorityClass], rate: float, now: float) -> float:
+    def left_over(self, rate: float, better: Iterable[PriorityClass], slot_share: float, now: float) -> float:
+        """Of the rate, for a class that may hold so much of the slots, while better ones go on coming."""
+        taken = sum([self._arrivals[cls].at(now) for cls in better])
+        return max(min(rate - taken, slot_share * rate), LEAST_SHARE * rate)
+
+    def wait_s(self, ahead: float, rate: float) -> float:
         """Until somebody with so much work ahead would be dispatched, no slot being free."""
-        left_over = rate - sum(self._arrivals[cls].at(now) for cls in overtaken_by)
-        return (ahead + self._sizes.residual) / max(left_over, LEAST_SHARE * rate)
+        return (ahead + self._sizes.residual) / rate
 
     def interval_s(self, rate: float) -> float:
         """Between two requests that leave."""

@@ -43,7 +43,7 @@ a minute of them is looked through in tens of microseconds."""
 
 
 def at_most(seconds: float) -> float:
-    """As a bound, but for rounding: 17 are 85 % of 20, whatever the interval by which both were multiplied."""
+    """As a bound, but for rounding: 17 are 85 % of 20, whatever the interval both were multiplied by."""
     return seconds * (1 + ROUNDING)
 
 

@@ -84,8 +84,9 @@ class Measures:
         rate = self._forecaster.rate(in_force, now)
         if rate is None:
             return None
+        left_over = self._forecaster.left_over(rate, outlook.overtaken_by, outlook.slot_share, now)
         return Forecast(
-            wait_s=self._forecaster.wait_s(outlook.ahead, outlook.overtaken_by, rate, now),
+            wait_s=self._forecaster.wait_s(outlook.ahead, left_over),
             own_s=outlook.work / rate,
             interval_s=self._forecaster.interval_s(rate),
             sheddable_s=outlook.sheddable_ahead / rate,

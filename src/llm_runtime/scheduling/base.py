@@ -156,19 +156,22 @@ class Head:
     until: float | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What a request would meet in the queue, in the unit of `History.work`: about a generated token.
 
     work: its own. ahead: of those served before it. sheddable_ahead: the part of that which could be shed.
-    overtaken_by: classes of which everybody who comes while it waits goes first. prompt_s, answer_s: on an
-    engine, until its first token and in all; 0 while nothing is known.
+    overtaken_by: classes of which everybody who comes while it waits goes first. slot_share: of the slots,
+    that its class may hold. prompt_s, answer_s: on an engine, until its first token and in all; 0 while
+    nothing is known.
     """
 
     work: float = 1.0
     ahead: float = 0.0
     sheddable_ahead: float = 0.0
     overtaken_by: tuple[PriorityClass, ...] = ()
+    slot_share: float = 1.0
     prompt_s: float = 0.0
     answer_s: float = 0.0
 

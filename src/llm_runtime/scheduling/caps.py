@@ -88,6 +88,11 @@ class ClassCaps:
             cls, cap, request, size, waiting
         )
 
+    def share_of(self, request: RuntimeRequest) -> float:
+        """Of the slots in force, that its class may hold."""
+        cap = self._caps.get(priority_class(request.priority))
+        return 1.0 if cap is None or cap.slot_share is None else cap.slot_share
+
     def wake_at(self, size: PoolSize, now: float) -> float | None:
         """When a cap opens without anybody telling; None if none does."""
         instants = []

@@ -317,6 +317,7 @@ class PoolScheduler:
             ahead=ahead,
             sheddable_ahead=min(sheddable, ahead),
             overtaken_by=overtaken_by,
+            slot_share=1.0 if self._caps is None else self._caps.share_of(request),
             prompt_s=history.service.seconds(request.num_prompt_tokens, 0),
             answer_s=history.seconds(request),
         )
