@@ -61,28 +61,22 @@ class Forecast:
 
 
 @dataclass(slots=True)
-class _Running:
-    replica: str
-    work: float
-    num_slots: int
-    started_at: float
-    occupancy: float  # of the replica's integrals, when it was started
-    full_s: float
-    generates: bool
-
-
-@quick
-@dataclass(frozen=True, slots=True)
 class Stay:
-    """A request that has left a replica. held_s: its time there. num_slots: its own. mean_held: slots that
-    were held there meanwhile, its own included, on average over that time."""
+    """A request on a replica; the forecaster's until it has left. num_slots: its own. held_s: its time there.
+    mean_held: slots that were held there meanwhile, its own included, on average over that time.
+
+    occupancy, full_s: of the replica's integrals, when it came. generates: whether it is to have tokens.
+    """
 
     replica: str
     work: float
     num_slots: int
     started_at: float
-    held_s: float
-    mean_held: float
+    held_s: float = 0.0
+    mean_held: float = 0.0
+    occupancy: float = 0.0
+    full_s: float = 0.0
+    generates: bool = True
 
 
 @dataclass(slots=True)
@@ -106,18 +100,9 @@ class _Replica:
     counted_full_s: float = 0.0
     counted_occupancy: float = 0.0
 
-    def advance(self, now: float) -> None:
-        span_s = max(now - self.seen_at, 0.0)
-        self.seen_at = now
-        held_s = self.num_held * span_s
-        self.occupancy += held_s
-        if self.is_full:
-            self.full_s += span_s
-            self.full_occupancy += held_s
-
-    def learn(self, run: _Running, held_s: float, full_s: float, in_force: int) -> None:
-        self.work = FORGETTING * self.work + run.work * full_s / held_s
-        self.slot_s = FORGETTING * self.slot_s + full_s * run.num_slots
+    def learn(self, stay: Stay, full_s: float, in_force: int) -> None:
+        self.work = FORGETTING * self.work + stay.work * full_s / stay.held_s
+        self.slot_s = FORGETTING * self.slot_s + full_s * stay.num_slots
         self.num_samples += 1
         if self.is_static:
             self.filled_s = FORGETTING * self.filled_s + self.full_occupancy - self.counted_occupancy
@@ -127,14 +112,17 @@ class _Replica:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Work per second, forgotten exponentially."""
+    """Work per second, forgotten exponentially; what comes within a hundredth of the memory counts as at
+    once."""
 
     rate: float = 0.0
     seen_at: float = -math.inf
 
     def add(self, work: float, now: float) -> None:
-        self.rate = self.at(now) + work / ARRIVAL_MEMORY_S
-        self.seen_at = now
+        if now - self.seen_at > ARRIVAL_MEMORY_S / 100:
+            self.rate = self.at(now)
+            self.seen_at = now
+        self.rate += work / ARRIVAL_MEMORY_S
 
     def at(self, now: float) -> float:
         return self.rate * math.exp(-max(now - self.seen_at, 0.0) / ARRIVAL_MEMORY_S)
@@ -168,7 +156,7 @@ class Forecaster:
     def __init__(self, static: Collection[str] = ()) -> None:
         self._static = frozenset(static)
         self._replicas: dict[str, _Replica] = {}
-        self._running: dict[str, _Running] = {}
+        self._stays: dict[str, Stay] = {}
         self._arrivals = {cls: _Arrivals() for cls in PriorityClass}
         self._sizes = Sizes()
         self._moved_at = -math.inf
@@ -191,28 +179,30 @@ class Forecaster:
         here = self._advanced(replica, now)
         here.num_held += num_slots
         here.is_full = self._is_full(here, in_force)
-        self._running[request.id] = _Running(
-            replica, work, num_slots, now, here.occupancy, here.full_s, request.kind not in WITHOUT_ANSWER
-        )
+        self._stays[request.id] = Stay(
+            replica, work, num_slots, now,
+            occupancy=here.occupancy, full_s=here.full_s, generates=request.kind not in WITHOUT_ANSWER,
+        )  # fmt: skip
 
     def left(self, request_id: str, in_force: int, now: float, *, drained: bool = True) -> Stay | None:
         """drained: it had an answer and will not come back; only that teaches anything. None: it did not,
         or it was not running."""
-        run = self._running.pop(request_id, None)
-        if run is None:
+        stay = self._stays.pop(request_id, None)
+        if stay is None:
             return None
-        here = self._advanced(run.replica, now)
-        held_s, full_s = now - run.started_at, here.full_s - run.full_s
-        mean_held = (here.occupancy - run.occupancy) / held_s if held_s > 0 else float(here.num_held)
-        here.num_held -= run.num_slots
+        here = self._advanced(stay.replica, now)
+        stay.held_s = held_s = now - stay.started_at
+        stay.mean_held = (here.occupancy - stay.occupancy) / held_s if held_s > 0 else float(here.num_held)
+        here.num_held -= stay.num_slots
         here.is_full = self._is_full(here, in_force)
         if not drained:
             return None
         self._moved_at = now
-        self._sizes.learn(run.work)
+        self._sizes.learn(stay.work)
+        full_s = here.full_s - stay.full_s
         if held_s > 0 and full_s > 0:
-            here.learn(run, held_s, full_s, in_force)
-        return Stay(run.replica, run.work, run.num_slots, run.started_at, held_s, mean_held)
+            here.learn(stay, full_s, in_force)
+        return stay
 
     def _is_full(self, here: _Replica, in_force: int) -> bool:
         if here.is_static:
@@ -260,16 +250,22 @@ class Forecaster:
         """Of a request, on average over those that left last; 1 before the first."""
         return max(self._sizes.mean, 1.0)
 
-    def where(self, request_id: str) -> tuple[str, bool] | None:
-        """The replica it runs on, and whether it generates tokens."""
-        run = self._running.get(request_id)
-        return None if run is None else (run.replica, run.generates)
+    def running(self, request_id: str) -> Stay | None:
+        """None: it is on no replica."""
+        return self._stays.get(request_id)
 
     def _advanced(self, replica: str, now: float) -> _Replica:
         here = self._replicas.get(replica)
         if here is None:
             here = self._replicas[replica] = _Replica(replica in self._static, seen_at=now)
-        here.advance(now)
+        span_s = now - here.seen_at
+        if span_s > 0:
+            here.seen_at = now
+            held_s = here.num_held * span_s
+            here.occupancy += held_s
+            if here.is_full:
+                here.full_s += span_s
+                here.full_occupancy += held_s
         return here
 
 

@@ -52,9 +52,7 @@ class Limits:
 
     def __init__(self, by_replica: Mapping[str, AdaptiveLimit]) -> None:
         self._by_replica = by_replica
-
-    def __bool__(self) -> bool:
-        return bool(self._by_replica)
+        self.any = bool(by_replica)
 
     def of(self, replica_id: str) -> AdaptiveLimit | None:
         return self._by_replica.get(replica_id)
@@ -100,7 +98,7 @@ class DecisionCapacity:
         self._limits = limits
         self._now = now
         self._placed: dict[str, int] = {}
-        if limits:
+        if limits.any:
             views = [self._view(replica, 0, 1) for replica in replicas.values()]
         else:
             views = [replica.view(0) for replica in replicas.values()]
@@ -109,7 +107,7 @@ class DecisionCapacity:
 
     def place(self, request: RuntimeRequest) -> str | None:
         views = list(self._views.values())
-        if self._limits and request.num_slots > 1:
+        if self._limits.any and request.num_slots > 1:
             placed, replicas = self._placed, self._replicas
             views = [self._view(replicas[v.id], placed.get(v.id, 0), request.num_slots) for v in views]
         avoid = self._avoid.get(request.id)
@@ -117,7 +115,8 @@ class DecisionCapacity:
             views = [v for v in views if v.id not in avoid and v.serves(request.model)] or views
         chosen = self._router.choose(request, views, self._now)
         if chosen is not None:
-            self._placed[chosen] = self._placed.get(chosen, 0) + request.num_slots
+            if self._limits.any:
+                self._placed[chosen] = self._placed.get(chosen, 0) + request.num_slots
             before = self._views[chosen]
             free = before.num_free_slots - request.num_slots
             self._views[chosen] = ReplicaView(

@@ -15,10 +15,10 @@ from llm_runtime.admission.capacity_gate import place_key
 from llm_runtime.core.errors import LLMRuntimeError, QueueTimeout, Shed
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.quick import quick
-from llm_runtime.core.request import USUAL_LEVELS, EndpointKind, PriorityClass, RuntimeRequest, priority_class
+from llm_runtime.core.request import USUAL_LEVELS, EndpointKind, RuntimeRequest
 from llm_runtime.routing.router import Router
 from llm_runtime.routing.verdict import may_try_here
-from llm_runtime.runtime.capacity import DecisionCapacity, Limits, ReplicaSlots
+from llm_runtime.runtime.capacity import DecisionCapacity, ReplicaSlots
 from llm_runtime.runtime.flow_counts import FlowCounts
 from llm_runtime.runtime.measures import Measures, Promises
 from llm_runtime.scheduling.base import (
@@ -79,13 +79,13 @@ class DecisionCore:
     ) -> None:
         self._replicas: dict[str, ReplicaSlots] = {replica.id: replica for replica in replicas}
         self._measures = Measures(self._replicas, adaptive=adaptive_limit)
+        self._limits = self._measures.limits
         self._nobody_waits = Load(num_waiting=0, would_wait=False, line=self._measures.line)
         self._scheduler = scheduler
         self._router = router
         self._waiting: dict[str, RuntimeRequest] = {}
         self._avoid: dict[str, Collection[str]] = {}
         self._stopped = False
-        self._num_sheddable = 0
         self.num_waiting_tokens = 0
         self.flows = FlowCounts()
 
@@ -124,7 +124,7 @@ class DecisionCore:
         return Load(
             num_waiting=len(self._waiting),
             would_wait=would_wait,
-            num_sheddable=self._num_sheddable,
+            num_sheddable=outlook.num_sheddable,
             work=outlook.work,
             forecast=self._measures.forecast(outlook, now) if would_wait else None,
             line=self._measures.line,
@@ -149,10 +149,6 @@ class DecisionCore:
     @property
     def promises(self) -> Promises:
         return self._measures.promises
-
-    @property
-    def _limits(self) -> Limits:
-        return self._measures.limits
 
     def _could_start(self, request: RuntimeRequest) -> bool:
         limits, num_slots = self._limits, request.num_slots
@@ -220,7 +216,6 @@ class DecisionCore:
         self._waiting[request.id] = request
         self.num_waiting_tokens += num_tokens(request)
         self.flows.add(request, num_tokens(request))
-        self._num_sheddable += priority_class(request.priority) is PriorityClass.BATCH
 
     def _take(self, request_id: str) -> RuntimeRequest | None:
         request = self._waiting.pop(request_id, None)
@@ -228,7 +223,6 @@ class DecisionCore:
             self._avoid.pop(request_id, None)
             self.num_waiting_tokens -= num_tokens(request)
             self.flows.remove(request, num_tokens(request))
-            self._num_sheddable -= priority_class(request.priority) is PriorityClass.BATCH
         return request
 
     # ---- deciding

@@ -32,6 +32,7 @@ class Measures:
 
     def __init__(self, replicas: Mapping[str, ReplicaSlots], *, adaptive: bool) -> None:
         self._replicas = replicas
+        self._anybody_waits = False
         self._forecaster = Forecaster([replica.id for replica in replicas.values() if replica.is_static])
         self.line = Line()
         self.limits = Limits(
@@ -50,27 +51,29 @@ class Measures:
 
     def left(self, request_id: str, usage: Usage | None, prompt_weight: float, now: float) -> None:
         """For good. Of what an engine refused or died over nothing is learnt."""
-        where = self._forecaster.where(request_id)
-        if where is None:
+        stay = self._forecaster.running(request_id)
+        if stay is None:
             return
-        replica_id, generates = where
-        in_force = self.limits.in_force(self._replicas[replica_id])
-        stay = self._forecaster.left(request_id, in_force, now, drained=_was_served(usage, generates))
-        limit = self.limits.of(replica_id)
-        if limit is not None and stay is not None and usage is not None and not usage.estimated:
+        served = _was_served(usage, stay.generates)
+        in_force = self.limits.in_force(self._replicas[stay.replica])
+        self._forecaster.left(request_id, in_force, now, drained=served)
+        limit = self.limits.of(stay.replica)
+        if limit is not None and served and usage is not None and not usage.estimated:
             limit.observe(stay, usage, prompt_weight, now)
 
     def given_back(self, request_id: str, now: float) -> None:
         """To the queue: it has left its engine, but will come again."""
-        where = self._forecaster.where(request_id)
-        if where is not None:
-            in_force = self.limits.in_force(self._replicas[where[0]])
+        stay = self._forecaster.running(request_id)
+        if stay is not None:
+            in_force = self.limits.in_force(self._replicas[stay.replica])
             self._forecaster.left(request_id, in_force, now, drained=False)
 
     def waits(self, anybody: bool, now: float) -> None:
         """Told whenever that may have changed: whether anybody waits."""
-        self._forecaster.waits(anybody, now)
-        self.limits.demand(anybody, now)
+        if anybody is not self._anybody_waits:
+            self._anybody_waits = anybody
+            self._forecaster.waits(anybody, now)
+            self.limits.demand(anybody, now)
 
     # ---- what follows
 

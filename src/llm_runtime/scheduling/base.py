@@ -162,6 +162,7 @@ class Outlook:
     """What a request would meet in the queue, in the unit of `History.work`: about a generated token.
 
     work: its own. ahead: of those served before it. sheddable_ahead: the part of that which could be shed.
+    num_sheddable: requests that could be, wherever they stand.
     overtaken_by: classes of which everybody who comes while it waits goes first. slot_share: of the slots,
     that its class may hold. prompt_s, answer_s: on an engine, until its first token and in all; 0 while
     nothing is known.
@@ -170,6 +171,7 @@ class Outlook:
     work: float = 1.0
     ahead: float = 0.0
     sheddable_ahead: float = 0.0
+    num_sheddable: int = 0
     overtaken_by: tuple[PriorityClass, ...] = ()
     slot_share: float = 1.0
     prompt_s: float = 0.0

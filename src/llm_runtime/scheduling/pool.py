@@ -316,6 +316,7 @@ class PoolScheduler:
             work=entry.work,
             ahead=ahead,
             sheddable_ahead=min(sheddable, ahead),
+            num_sheddable=self._totals.by_class[SHEDDABLE],
             overtaken_by=overtaken_by,
             slot_share=1.0 if self._caps is None else self._caps.share_of(request),
             prompt_s=history.service.seconds(request.num_prompt_tokens, 0),
