@@ -51,9 +51,11 @@ def test_errors_as_outcomes(error: BaseException, outcome: Outcome, reason: str)
 
 @pytest.mark.parametrize("what", [due for due in Due if due not in (Due.KEEP_ALIVE, Due.WRITE_STALL)])
 def test_a_limit_means_eviction_in_the_queue_and_a_time_out_after_it(what: Due) -> None:
-    assert isinstance(overdue(what, dispatched=False), QueueTimeout)
-    assert isinstance(overdue(what, dispatched=True), DeadlineExceeded)
-    assert what.value in overdue(what, dispatched=True).message
+    waited, dispatched = overdue(what, 2.5), overdue(what, None)
+    assert isinstance(waited, QueueTimeout)
+    assert waited.retry_after_s == 2.5
+    assert isinstance(dispatched, DeadlineExceeded)
+    assert what.value in dispatched.message
 
 
 # ---- the ordinary end

@@ -208,6 +208,18 @@ class DecisionCore:
             return ()
         return self._evicted(self._scheduler.make_room(room.num_requests, room.work, now), now)
 
+    def return_s(self, request: RuntimeRequest, now: float) -> float:
+        """When a request that has left the queue unserved may come again, with a place for it: when what
+        waits now has gone."""
+        if self._stopped:
+            return RETRY_AFTER_EVICTION_S
+        outlook = self._scheduler.outlook(request, now)
+        forecast = self._measures.forecast(outlook, now)
+        if forecast is None:
+            return RETRY_AFTER_EVICTION_S
+        line = self._measures.line
+        return line.give(place_key(request), outlook.work, forecast.wait_s, forecast.rate, now)
+
     def stop(self) -> None:
         """Nothing is decided any more, and the scheduler is not asked again."""
         self._stopped = True
@@ -243,17 +255,8 @@ class DecisionCore:
         for eviction in evictions:
             request = self._take(eviction.request_id)
             if request is not None:
-                evicted.append((request.id, eviction_error(eviction, self._return_s(request, now))))
+                evicted.append((request.id, eviction_error(eviction, self.return_s(request, now))))
         return tuple(evicted)
-
-    def _return_s(self, request: RuntimeRequest, now: float) -> float:
-        """When an evicted request may come again, with a place for it: when what waits now has gone."""
-        outlook = self._scheduler.outlook(request, now)
-        forecast = self._measures.forecast(outlook, now)
-        if forecast is None:
-            return RETRY_AFTER_EVICTION_S
-        line = self._measures.line
-        return line.give(place_key(request), outlook.work, forecast.wait_s, forecast.rate, now)
 
     def _started(self, decision: Decision, now: float) -> tuple[Batch, ...]:
         by_replica: dict[str, list[str]] = {}

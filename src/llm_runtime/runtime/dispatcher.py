@@ -163,6 +163,12 @@ class Dispatcher:
             self._core.withdraw(request_id, self._clock.now())
             self.kick()
 
+    def give_up(self, handle: RequestHandle) -> float:
+        """As `withdraw`, of a request whose time is up. Seconds until it may come again, with a place for
+        it."""
+        self.withdraw(handle)
+        return self._core.return_s(handle.request, self._clock.now())
+
     def requeue(self, handle: RequestHandle, lease: Lease) -> None:
         """Back to its old place: it was dispatched, but nothing of an answer exists. `lease` is what it
         ran under, which the engine may not have let go of yet."""

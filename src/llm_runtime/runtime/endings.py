@@ -16,7 +16,6 @@ from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.runtime.pace import Due
 
 SERVER_STOPPED = "server_stopped"
-RETRY_AFTER_TIMEOUT_S = 1.0
 
 
 def ending(error: BaseException) -> tuple[Outcome, str]:
@@ -50,11 +49,12 @@ def charged(record: RequestRecord) -> Usage | None:
     return Usage(prompt_tokens=record.request.num_prompt_tokens, estimated=True)
 
 
-def overdue(what: Due, *, dispatched: bool) -> LLMRuntimeError:
-    """The error for a limit that has passed."""
+def overdue(what: Due, return_s: float | None) -> LLMRuntimeError:
+    """The error for a limit that has passed. return_s: when a request that was still waiting may come again;
+    None: it was dispatched."""
     if what is Due.WRITE_STALL:
         return ClientGone("The client does not read.", reason="slow_client")
-    if dispatched:
+    if return_s is None:
         return DeadlineExceeded(f"The {what.value} passed before the answer was complete.")
     message = f"The {what.value} passed while the request was waiting in the queue."
-    return QueueTimeout(message, retry_after_s=RETRY_AFTER_TIMEOUT_S)
+    return QueueTimeout(message, retry_after_s=return_s)

@@ -319,7 +319,10 @@ class RequestHandle:
                 self._pace.written = self.keep_alive_due = True
                 self._wake()
             else:
-                self.fail(overdue(what, dispatched=self.lease is not None))
+                if self._error is None:
+                    # The wait that it is told is of the queue without it, so it leaves first.
+                    return_s = None if self.lease is not None else self._dispatcher.give_up(self)
+                    self.fail(overdue(what, return_s))
                 if what is Due.WRITE_STALL:
                     self.cut()
         if not self.cut_off:

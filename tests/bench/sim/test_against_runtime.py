@@ -5,9 +5,10 @@ loop whose time is virtual, must end at the same instants.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -20,8 +21,9 @@ from llm_runtime.bench.sim.curve import constant
 from llm_runtime.bench.sim.feed import OpenFeed
 from llm_runtime.bench.sim.job import Ask
 from llm_runtime.bench.sim.policies import Gates, Policies, capacity_gate, scheduled
+from llm_runtime.bench.sim.returns import ReturningFeed
 from llm_runtime.bench.sim.simulation import simulate
-from llm_runtime.core.errors import LLMRuntimeError
+from llm_runtime.core.errors import LLMRuntimeError, Rejected
 from llm_runtime.core.events import NullEvents
 from llm_runtime.core.outcome import RequestRecord
 from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
@@ -46,12 +48,14 @@ QUEUE_S = 1.5
 
 @dataclass(frozen=True)
 class Seen:
-    """Instants since the load's start, None where they never came; reason: of a failure."""
+    """Instants since the load's start, None where they never came; reason: of a failure; told_s: when to
+    return."""
 
     dispatched_at: float | None
     first_token_at: float | None
     finished_at: float | None
     reason: str | None
+    told_s: float | None = None
 
 
 def make_asks(seed: int, num_requests: int, rate: float) -> list[Ask]:
@@ -67,9 +71,16 @@ def make_asks(seed: int, num_requests: int, rate: float) -> list[Ask]:
 
 
 def really(
-    asks: list[Ask], config: SchedulingConfig, *, num_replicas: int, gates: Callable[[], Gates]
-) -> dict[int, Seen]:
-    async def scenario() -> dict[int, Seen]:
+    asks: list[Ask],
+    config: SchedulingConfig,
+    *,
+    num_replicas: int,
+    gates: Callable[[], Gates],
+    tries: int = 1,
+) -> dict[tuple[int, int], Seen]:
+    """By number of the ask and of the try, 0 first; who is refused comes back when told, `tries` in all."""
+
+    async def scenario() -> dict[tuple[int, int], Seen]:
         clock = LoopClock()
         backends = [
             MockBackend(MockConfig(25.0, 10.0), model="m", num_slots=SLOTS, model_created=0, clock=clock)
@@ -99,11 +110,18 @@ def really(
         await runtime.start()
         await asyncio.sleep(0)
         began_at = clock.now()
-        seen: dict[int, Seen] = {}
+        seen: dict[tuple[int, int], Seen] = {}
 
         async def play(ask: Ask) -> None:
             await asyncio.sleep(ask.at_s)
-            request = _request(ask, clock.now())
+            for attempt in range(tries):
+                seen[ask.number, attempt] = found = await once(ask, attempt)
+                if found.told_s is None:
+                    return
+                await asyncio.sleep(found.told_s)
+
+        async def once(ask: Ask, attempt: int) -> Seen:
+            request = _request(ask, attempt, clock.now())
             try:
                 handle = runtime.submit(request, await runtime.admit(request))
                 assert isinstance(handle, StreamingHandle)
@@ -113,10 +131,10 @@ def really(
             except LLMRuntimeError as error:
                 record = records.get(request.id)
                 ended_at = record.timeline.finished_at if record else clock.now()
-                seen[ask.number] = _seen(None, None, ended_at, error.reason, began_at)
-                return
+                told_s = error.retry_after_s if isinstance(error, Rejected) else None
+                return replace(_seen(None, None, ended_at, error.reason, began_at), told_s=told_s)
             timeline = records[request.id].timeline
-            seen[ask.number] = _seen(
+            return _seen(
                 timeline.dispatched_at, timeline.first_token_at, timeline.finished_at, None, began_at
             )
 
@@ -129,9 +147,9 @@ def really(
     return run_virtual(scenario())
 
 
-def _request(ask: Ask, now: float) -> RuntimeRequest:
+def _request(ask: Ask, attempt: int, now: float) -> RuntimeRequest:
     return RuntimeRequest(
-        id=str(ask.number),
+        id=f"{ask.number}.{attempt}",
         model="m",
         kind=EndpointKind.CHAT,
         body={"messages": [{"role": "user", "content": 40 * "x"}], "ignore_eos": True},
@@ -142,6 +160,8 @@ def _request(ask: Ask, now: float) -> RuntimeRequest:
         limits=ask.limits,
         num_prompt_tokens=ask.prompt_tokens,
         max_tokens=ask.max_tokens,
+        fingerprint=1 + ask.number,
+        num_retries=attempt or None,
     )
 
 
@@ -183,7 +203,7 @@ def test_the_simulation_ends_every_request_when_the_runtime_does(
     assert len(real) == len(asks)
     reasons = set()
     for job in simulated.jobs:
-        expected = real[job.ask.number]
+        expected = real[job.ask.number, 0]
         reason = None if job.error is None else job.error.reason
         assert reason == expected.reason
         assert job.finished_at == pytest.approx(expected.finished_at, abs=1e-6)
@@ -194,6 +214,36 @@ def test_the_simulation_ends_every_request_when_the_runtime_does(
     assert None in reasons
     if rate > 15 or max_queue_size is not None:
         assert len(reasons) > 1, "the load was too light to try refusals and evictions"
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_refusals_tell_the_same_and_keep_it_alike(num_replicas: int, seed: int) -> None:
+    """Clients that have 0.6 s and come back when told: every forecast, place and promise shows in this."""
+    asks = [
+        replace(ask, limits=TimeLimits(request_s=0.6, idle_s=None))
+        for ask in make_asks(seed, 300, 40.0 * num_replicas)
+    ]
+    config = SchedulingConfig(max_batch_size=SLOTS)
+    gates = partial(capacity_gate, AdmissionConfig())
+    feed = ReturningFeed(asks, tries=3, wait_s=lambda number: math.inf)
+    pool = SimConfig((ReplicaConfig(ENGINE),) * num_replicas)
+    simulated = simulate(pool, feed, Policies(scheduled(config).scheduler, gates=gates))
+    real = really(asks, config, num_replicas=num_replicas, gates=gates, tries=3)
+    assert len(real) == len(simulated.jobs)
+    refused = returned = 0
+    for job in simulated.jobs:
+        number, attempt = job.request.fingerprint - 1, job.ask.num_retries or 0
+        expected = real[number, attempt]
+        assert (None if job.error is None else job.error.reason) == expected.reason
+        assert job.finished_at == pytest.approx(expected.finished_at, abs=1e-6)
+        if isinstance(job.error, Rejected):
+            assert job.error.retry_after_s == pytest.approx(expected.told_s, abs=1e-6)
+            refused += 1
+        else:
+            returned += attempt > 0
+    assert refused > 50
+    assert returned > 20
 
 
 def test_instants_are_those_of_the_load() -> None:

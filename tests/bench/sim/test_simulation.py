@@ -192,6 +192,23 @@ def test_a_limit_of_waiting_evicts() -> None:
     assert (record.error, record.http_status, record.retry_after_s) == ("http_503", 503, 1.0)
 
 
+def test_a_limit_of_the_request_ends_it_before_its_first_token_or_a_plain_one_before_its_end() -> None:
+    """Two slots, 40 tokens each of 25 ms: nobody's second token is late for a stream, a plain reply's is."""
+    limits = TimeLimits(request_s=0.5, idle_s=None)
+    asks = [
+        ask(0, output=40, limits=limits),
+        ask(1, output=40, limits=limits, stream=False),
+        ask(2, 0.1, output=5, limits=limits),
+        ask(3, 0.1, output=1, limits=limits),
+    ]
+    model = ContinuousModel(2, constant(0.025), 0.0, 512)
+    result = run_of(asks, model)
+    assert reasons(result) == {0: None, 1: "deadline_exceeded", 2: None, 3: "queue_timeout"}
+    assert ends(result)[1] == pytest.approx(0.5)
+    assert ends(result)[3] == pytest.approx(0.6)
+    assert result.jobs[2].dispatched_at == pytest.approx(0.525, abs=0.026)
+
+
 def test_gates_refuse_and_are_told_of_every_end() -> None:
     policies = Policies(
         fifo(enable_batching=False).scheduler, gates=lambda: capacity_gate(AdmissionConfig(max_queue_size=1))

@@ -26,6 +26,8 @@ from llm_runtime.core.errors import (
     LLMRuntimeError,
 )
 from llm_runtime.runtime.decision import DecisionCore, may_retry, preempted_error
+from llm_runtime.runtime.endings import overdue
+from llm_runtime.runtime.pace import Due
 
 Handler = Callable[[Any, float], None]
 Watch = Callable[[DecisionCore, float], None]
@@ -120,6 +122,8 @@ class Simulation:
         self._waiting[request.id] = job
         if ask.patience_s is not None:
             self._at(ask.at_s + ask.patience_s, self._lose_patience, job)
+        if request.limits.request_s is not None:
+            self._at(now + request.limits.request_s, self._run_out_of_time, job)
         self._decide(now)
 
     def _refusal(self, job: Job, now: float) -> LLMRuntimeError | None:
@@ -139,16 +143,27 @@ class Simulation:
         return None
 
     def _lose_patience(self, job: Job, now: float) -> None:
-        if job.finished_at is not None or job.first_token_at is not None:
-            return
+        if job.finished_at is None and job.first_token_at is None:
+            self._abandon(job, now)
+            self._end(job, now, ClientGone("The client waits no longer."))
+            self._decide(now)
+
+    def _run_out_of_time(self, job: Job, now: float) -> None:
+        """Of a stream, before its first token; of a plain reply, before its end."""
+        if job.finished_at is None and (job.first_token_at is None or not job.ask.stream):
+            waited = self._abandon(job, now)
+            self._decide(now)
+            return_s = self._core.return_s(job.request, now) if waited else None
+            self._end(job, now, overdue(Due.REQUEST, return_s))
+
+    def _abandon(self, job: Job, now: float) -> bool:
+        """Leaves queue and engine, whichever has it; whether it was the queue."""
         request_id = job.request.id
-        waiting = self._waiting.pop(request_id, None)
-        if waiting is not None:
-            self._core.withdraw(request_id, now)
-        elif job.run is not None:
+        if self._waiting.pop(request_id, None) is not None:
+            return self._core.withdraw(request_id, now)
+        if job.run is not None:
             self._cancel(job.run, now)
-        self._end(job, now, ClientGone("The client waits no longer."))
-        self._decide(now)
+        return False
 
     def _end(self, job: Job, now: float, error: LLMRuntimeError | None = None) -> None:
         """The client has its end. The engine may still hold its slots."""
