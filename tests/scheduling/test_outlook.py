@@ -63,6 +63,14 @@ def test_a_fair_share_counts_of_the_others_as_much_as_is_served_meanwhile() -> N
     assert ahead(scheduler, STANDARD, 1.0, "new") == pytest.approx(1 + 1)
 
 
+def test_of_a_thousand_tenants_a_sample_tells_nearly_the_same() -> None:
+    scheduler = build_scheduler(SchedulingConfig(policy="fair"))
+    for number in range(3000):
+        scheduler.add(make_request(str(number), tenant=f"t{number % 1000}"), 0.0)
+    assert ahead(scheduler, STANDARD, 1.0, "new") == pytest.approx(1000, rel=0.01)
+    assert ahead(scheduler, STANDARD, 1.0, "t0") == pytest.approx(3000, rel=0.01)
+
+
 def test_only_strictly_better_classes_overtake_who_waits() -> None:
     request = make_request("x", priority=BATCH)
     strict = build_scheduler(SchedulingConfig(policy="priority"))
