@@ -49,17 +49,18 @@ class _Lengths:
         return min(max(expected, 1.0), float(cap))
 
     def learn(self, cap: int, tokens: float) -> None:
-        self.num_seen += 1
-        weight = gain(self.num_seen)
-        if self.num_seen > 1:
-            self.mean_error += weight * (_surprise(min(self.mean, cap), tokens) - self.mean_error)
-            self.share_error += weight * (_surprise(self.share * cap, tokens) - self.share_error)
-        self.mean += weight * (tokens - self.mean)
-        self.share += weight * (tokens / cap - self.share)
-
-
-def _surprise(expected: float, tokens: float) -> float:
-    return abs(math.log(max(expected, 1.0) / max(tokens, 1.0)))
+        """tokens: at least 1. For every answer twice, so it is written to be cheap."""
+        self.num_seen = num_seen = self.num_seen + 1
+        weight = gain(num_seen)
+        mean, share = self.mean, self.share
+        if num_seen > 1:
+            by_mean, by_share = mean if mean < cap else cap, share * cap
+            surprise = abs(math.log((by_mean if by_mean > 1.0 else 1.0) / tokens))
+            self.mean_error += weight * (surprise - self.mean_error)
+            surprise = abs(math.log((by_share if by_share > 1.0 else 1.0) / tokens))
+            self.share_error += weight * (surprise - self.share_error)
+        self.mean = mean + weight * (tokens - mean)
+        self.share = share + weight * (tokens / cap - share)
 
 
 class OutputLengths:
@@ -79,7 +80,7 @@ class OutputLengths:
         return float(request.max_tokens) if known is None else known.predict(request.max_tokens)
 
     def learn(self, request: RuntimeRequest, tokens: float) -> None:
-        """tokens: of one sequence of a completed answer."""
+        """tokens: of one sequence of a completed answer; at least 1."""
         key = (request.tenant, request.kind)
         lengths = self._by_tenant.get(key)
         if lengths is None:
