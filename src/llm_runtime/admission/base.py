@@ -45,6 +45,9 @@ class MakeRoom:
         return MakeRoom(max(self.num_requests, other.num_requests), max(self.work, other.work))
 
 
+NO_ROOM = MakeRoom()
+
+
 class Reservation(Protocol):
     def rollback(self) -> None:
         """Undoes it: another policy refused."""

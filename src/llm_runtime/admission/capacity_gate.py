@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llm_runtime.admission.base import Load, MakeRoom
+from llm_runtime.admission.base import NO_ROOM, Load, MakeRoom
 from llm_runtime.admission.line import Line, Place
 from llm_runtime.admission.retry_budget import RetryBudget
 from llm_runtime.core.errors import LLMRuntimeError, QueueFull, RetriesExhausted, WouldMissDeadline
@@ -27,7 +27,6 @@ CLOSE_AT = 0.85
 YIELD = 8
 """One place in so many of a full queue is kept for those who were told to return."""
 UNKNOWN_INTERVAL_S = 1.0
-NO_ROOM = MakeRoom()
 
 
 @dataclass(frozen=True, slots=True)

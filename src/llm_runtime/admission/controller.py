@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 
-from llm_runtime.admission.base import AdmissionPolicy, Load, MakeRoom, Reservation
+from llm_runtime.admission.base import NO_ROOM, AdmissionPolicy, Load, MakeRoom, Reservation
 from llm_runtime.admission.tenant_gate import TenantGate
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import RuntimeRequest
@@ -36,7 +36,7 @@ class Permit:
 
     def __init__(self) -> None:
         self._reservations: list[Reservation] = []
-        self.room = MakeRoom()
+        self.room = NO_ROOM
         self._state = _State.OPEN
         self.num_repeated_ends = 0
         self.standing: Standing | None = None
@@ -65,9 +65,11 @@ class Permit:
 
     def add(self, reservation: Reservation | MakeRoom | None) -> None:
         """For the controller only: what one more policy has reserved."""
+        if reservation is None:
+            return
         if isinstance(reservation, MakeRoom):
             self.room = self.room.and_also(reservation)
-        elif reservation is not None:
+        else:
             self._reservations.append(reservation)
 
     def _end(self, state: _State) -> bool:

@@ -245,7 +245,7 @@ class DecisionCore:
             return NOTHING
         capacity = DecisionCapacity(self._replicas, self._router, self._limits, now, self._avoid)
         decision = self._scheduler.decide(now, capacity)
-        evicted = self._evicted(decision.evict, now)
+        evicted = self._evicted(decision.evict, now) if decision.evict else ()
         started = self._started(decision, now)
         self._measures.waits(bool(self._waiting), now)
         return Effects(started, evicted, decision.preempt, decision.wake_at, decision.shed)

@@ -46,7 +46,9 @@ class _Lengths:
 
     def predict(self, cap: int) -> float:
         expected = self.mean if self.mean_error < self.share_error else self.share * cap
-        return min(max(expected, 1.0), float(cap))
+        if expected < 1.0:
+            return 1.0
+        return expected if expected < cap else float(cap)
 
     def learn(self, cap: int, tokens: float) -> None:
         """tokens: at least 1. For every answer twice, so it is written to be cheap."""
@@ -185,7 +187,8 @@ class History:
         """What it is expected to cost an engine, in generated tokens; prompt tokens count as many of them
         as they take time. At least 1."""
         tokens = self.predict(request) * request.num_slots
-        return max(1.0, self.prompt_weight * request.num_prompt_tokens + tokens)
+        work = self.prompt_weight * request.num_prompt_tokens + tokens
+        return work if work > 1.0 else 1.0
 
     def _learn_weight(self) -> None:
         if self.service.num_seen % WEIGHT_EVERY:
