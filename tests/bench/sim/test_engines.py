@@ -235,7 +235,8 @@ def test_jumping_from_change_to_change_is_the_same_as_going_step_by_step(
         assert run.job.num_generated == len(w.token_at)
         if len(w.token_at) > 1:
             assert run.job.first_token_at == pytest.approx(w.token_at[0], abs=1e-6)
-        if len(w.token_at) == w.output:
+        # Of a request that was cancelled in the step of its last token nobody asks how it went.
+        if len(w.token_at) == w.output and not run.cancelled:
             assert run.job.phases is not None
             gaps = [later - earlier for earlier, later in pairwise(w.token_at)]
             assert played.engine.log.gaps(*run.job.phases) == pytest.approx(gaps, abs=1e-6)
