@@ -108,6 +108,8 @@ def simulated(seed: int) -> Mapping[str, Figures]:
         "goodput": sum(is_good(job) for job in result.measured()) / (SIM_S - WARMUP_S),
         "returned": len(returned),
         "let_in_share": sum(each.let_in for each in returned) / max(1, len(returned)),
+        "told": len(told),
+        "place_never_free": sum(each.true_s == math.inf for each in told),
         "waits_judged": len(errors),
         "median_error": statistics.median(errors) if errors else math.inf,
         "median_told_by_true": statistics.median(e.told_s / e.true_s for e in long) if long else math.inf,
