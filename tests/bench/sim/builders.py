@@ -45,3 +45,11 @@ def run_of(
 
 def fifo(**config: Any) -> Policies:
     return scheduled(SchedulingConfig(policy="fifo", **config))
+
+
+def ends(result: SimResult) -> dict[int, float | None]:
+    return {job.ask.number: job.finished_at for job in result.jobs}
+
+
+def reasons(result: SimResult) -> dict[int, str | None]:
+    return {job.ask.number: None if job.error is None else job.error.reason for job in result.jobs}
