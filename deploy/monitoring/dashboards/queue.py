@@ -110,6 +110,17 @@ QUEUE = Row(
             "s",
             (Query(quantile(0.95, WAIT, ("priority_class",), MODEL), "{{priority_class}}"),),
         ),
+        Panel(
+            "Predicted wait by class",
+            "How long a request would wait that came now: what refusals tell. Nothing while it is unknown.",
+            "s",
+            (
+                Query(
+                    total("llm_runtime_predicted_wait_seconds", ("priority_class",), MODEL, op="max"),
+                    "{{priority_class}}",
+                ),
+            ),
+        ),
         heatmap(
             "Queue wait distribution",
             "Dispatches per second by how long the request had waited.",
@@ -118,10 +129,18 @@ QUEUE = Row(
         ),
         Panel(
             "Refused before they were queued",
-            "By the limit that refused. queue_full: more demand than capacity; rate_limit_exceeded: the "
-            "configured rate.",
+            "By the limit that refused. queue_full, would_miss_deadline: more demand than capacity; "
+            "rate_limit_exceeded: the configured rate.",
             "reqps",
             (Query(rate("llm_runtime_rejections_total", ("reason",)), "{{reason}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Refused clients that were told when to return",
+            "kept: let in when they came. broken: there was no room after all, the engine has become slower. "
+            "lapsed: they did not come.",
+            "reqps",
+            (Query(rate("llm_runtime_promises_total", ("outcome",), MODEL), "{{outcome}}"),),
             stacked=True,
         ),
         Panel(
