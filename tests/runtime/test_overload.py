@@ -214,6 +214,20 @@ def test_the_shed_have_places_behind_each_other_once_the_rate_is_known() -> None
     assert played.core.promises.outstanding == 4
 
 
+def test_whose_time_is_up_in_the_queue_is_told_its_wait_and_has_a_place() -> None:
+    played = Played(Slots("a"))
+    assert played.core.return_s(request("x"), 0.0) == RETRY_AFTER_EVICTION_S
+    now = busy(played, 40.0)
+    played.add(*(request(f"w{k}") for k in range(10)), now=now)
+    assert played.core.withdraw("w3", now)
+    forecast = played.core.load(request("w3"), now).forecast
+    assert forecast is not None
+    assert played.core.return_s(request("w3"), now) == forecast.wait_s > 4.0
+    assert played.core.promises.outstanding == 1
+    played.core.stop()
+    assert played.core.return_s(request("w4"), now) == RETRY_AFTER_EVICTION_S
+
+
 def test_the_limit_in_force_holds_slots_back() -> None:
     played = Played(Slots("a", num_slots=32), adaptive=True)
     started = played.add(*(request(str(k)) for k in range(40)), now=0.0)
