@@ -5,17 +5,14 @@ Only this module and `cli.py` read the environment.
 
 from __future__ import annotations
 
-import math
 import os
 import random
-import socket
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 import uvicorn
@@ -37,7 +34,6 @@ from llm_runtime.api.app import RuntimeApp, create_app
 from llm_runtime.api.hot_paths import hot_paths
 from llm_runtime.api.services import Services
 from llm_runtime.core.clock import Clock, SystemClock
-from llm_runtime.core.errors import ConfigError
 from llm_runtime.core.events import Events
 from llm_runtime.core.outcome import RequestRecord
 from llm_runtime.engines.assets import resolve_model
@@ -63,7 +59,8 @@ from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.runtime.service_book import ServiceBook
 from llm_runtime.runtime.state import StateReader
 from llm_runtime.scheduling.presets import build_scheduler
-from llm_runtime.settings import DEFAULT_ORIGIN, Settings, is_loopback, load_settings
+from llm_runtime.serving import announce, check_exposed, check_workers, listen, server_config
+from llm_runtime.settings import DEFAULT_ORIGIN, Settings, load_settings
 from llm_runtime.telemetry.families import Sources
 from llm_runtime.telemetry.gpu import NvidiaSmiSampler
 from llm_runtime.telemetry.log_events import FanOutEvents, LogEvents
@@ -71,13 +68,9 @@ from llm_runtime.telemetry.logging import configure_logging
 from llm_runtime.telemetry.loop_lag import LoopLag
 from llm_runtime.telemetry.metrics import MetricsCollector
 from llm_runtime.telemetry.prometheus import PrometheusExporter
-from llm_runtime.web.protocol import install, server_protocol
+from llm_runtime.web.protocol import install
 
 log = structlog.get_logger(__name__)
-
-STREAM_SEND_BUFFER_BYTES = 128 * 1024
-SHUTDOWN_GRACE_S = 5
-LISTEN_BACKLOG = 2048
 
 
 def __getattr__(name: str) -> Any:
@@ -283,7 +276,7 @@ def _lifespan(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         signals = SignalDrain(runtime)
         signals.take_over()
-        _check_workers(signals.num_workers)
+        check_workers(signals.num_workers)
         install(signals.server_config, settings.limits.body_timeout_s, events.refused)
         host = signals.bound_host
         if host is not None:
@@ -300,25 +293,6 @@ def _lifespan(
     return lifespan
 
 
-def _check_workers(num_workers: int) -> None:
-    """`uvicorn --workers` neither: each process would have an engine and a queue of its own."""
-    if num_workers > 1:
-        raise ConfigError(
-            f"Refusing to serve with {num_workers} worker processes: one process owns the queue and the "
-            "engine. To scale, start more servers on ports of their own behind a load balancer."
-        )
-
-
-def check_exposed(host: str, settings: Settings) -> None:
-    """`uvicorn --host` does not pass through our settings, so the rule is applied to what it binds."""
-    server = settings.server
-    if not is_loopback(host) and not settings.has_keys and not server.allow_unauthenticated:
-        raise ConfigError(
-            f"Refusing to serve on {host} without API keys: set LLM_RUNTIME_API_KEYS, or "
-            "LLM_RUNTIME_SERVER__ALLOW_UNAUTHENTICATED=true if something else checks callers."
-        )
-
-
 def serve(settings: Settings) -> int:
     """Runs the server until it is stopped; the process's exit status. Raises ConfigError."""
     return run(build(settings))
@@ -329,64 +303,8 @@ def run(built: Built) -> int:
     host = built.settings.server.host
     listener = listen(host, built.settings.server.port)
     port = listener.getsockname()[1]
-    built.runtime.on_ready = lambda: _announce(host, port, built)
-    server = uvicorn.Server(server_config(built))
+    built.runtime.on_ready = lambda: announce(host, port, built.runtime.models, built.settings)
+    server = uvicorn.Server(server_config(built.app, built.settings, built.events.refused))
     server.run(sockets=[listener])
     listener.close()
     return 0 if server.started else 1
-
-
-def server_config(built: Built, loop: Literal["uvloop", "none"] = "uvloop") -> uvicorn.Config:
-    """How uvicorn is to run it; `none`: in a loop that runs already."""
-    server = built.settings.server
-    return uvicorn.Config(
-        built.app,
-        host=server.host,
-        loop=loop,
-        http=server_protocol(built.settings.limits.body_timeout_s, built.events.refused),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # nothing here depends on where a client says it comes from
-        timeout_keep_alive=math.ceil(server.keep_alive_s),
-        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
-    )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Binds before anything is loaded, so that a taken port is said at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it: a reader that stalls then costs the kernel 0.5 MB, not 3.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_SEND_BUFFER_BYTES)
-    # So they do this, which not every loop sets by itself: without it a reply of two writes takes 40 ms.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"server.port: cannot listen on {host}:{port} ({error.strerror}); stop what uses it or choose "
-            "another with --port"
-        ) from None
-    listener.listen(LISTEN_BACKLOG)
-    return listener
-
-
-def _announce(host: str, port: int, built: Built) -> None:
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-    model = next(iter(built.runtime.models))
-    key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if built.settings.has_keys else ""
-    question = (
-        f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    )
-    sys.stdout.write(
-        f"\nServing {model} at {url}/v1 (API page: {url}/docs)\n\n"
-        f"  curl -N{key} {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-        f"    -d '{question}'\n\n"
-    )
-    sys.stdout.flush()

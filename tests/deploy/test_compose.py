@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from llm_runtime.engines.config import SupervisionConfig
-from llm_runtime.main import SHUTDOWN_GRACE_S
 from llm_runtime.runtime.config import LimitsConfig
+from llm_runtime.serving import SHUTDOWN_GRACE_S
 from llm_runtime.settings import load_settings
 from tests.deploy.places import MONITORING, ROOT, read_yaml
 

@@ -11,8 +11,9 @@ from typing import Any
 import uvicorn
 
 from llm_runtime.engines.base import Backend
-from llm_runtime.main import build, listen, server_config
+from llm_runtime.main import build
 from llm_runtime.runtime.runtime import Runtime
+from llm_runtime.serving import listen, server_config
 from llm_runtime.settings import load_settings
 from tests.support.recorder import PATIENCE_S, Recorder
 
@@ -82,7 +83,8 @@ async def serve(
     built = build(load_settings(wanted, {}), backend=backend, listeners=[recorder])
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = uvicorn.Server(server_config(built, loop="none"))
+    config = server_config(built.app, built.settings, built.events.refused, loop="none")
+    server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
     faults: list[str] = []
     loop.set_exception_handler(lambda _, context: faults.append(_fault(context)))

@@ -32,7 +32,8 @@ from llm_runtime.engines.ray.fleet import Fleet
 from llm_runtime.engines.ray.link import HandleLink
 from llm_runtime.engines.ray.service import EngineService
 from llm_runtime.engines.ray.steering import SteeredRouter
-from llm_runtime.main import build, check_exposed, engine_backend
+from llm_runtime.main import build, engine_backend
+from llm_runtime.serving import check_exposed
 from llm_runtime.telemetry.gpu_readers import NvmlReader
 from llm_runtime.telemetry.gpu_reading import GpuUnavailable
 from llm_runtime.telemetry.logging import configure_logging
