@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.base import Work
 from llm_runtime.engines.child_backend import OpenStream
 from llm_runtime.engines.llama_cpp.life import EngineLife
-from llm_runtime.engines.process import ExitReport
+from llm_runtime.engines.process import ExitReport, ProcessSpec
 from llm_runtime.engines.upstream import Upstream
 from tests.engines.driving import make_request
 from tests.engines.upstream.stubs import CHUNKED, Peer, chunk, stub
@@ -28,10 +29,8 @@ TOKEN = ROLE + b'"delta":{"content":"Once"},"finish_reason":null}]}\n\n'
 class Process:
     """Stands in for `EngineProcess`: dies when the test says so, not when it is killed."""
 
-    class spec:
-        name = "hung"
-
     def __init__(self) -> None:
+        self.spec = ProcessSpec("hung", (), {}, Path())
         self.dead: asyncio.Future[ExitReport] = asyncio.get_running_loop().create_future()
         self.num_kills = 0
 
