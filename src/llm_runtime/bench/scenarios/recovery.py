@@ -103,8 +103,8 @@ async def _served(url: str) -> bool:
 
 SCENARIO = Scenario(
     name="recovery",
-    question="Engine killed, or frozen, under eight streams: is every client told, within a second of its death "
-    "or of the limit for one without progress, and how soon is service back?",
+    question="Engine killed, or frozen, under eight streams: is every client told within a second of the end "
+    "or of the limit for an engine without progress, and how soon is service back?",
     workload={
         "full": FULL,
         "quick": QUICK,
