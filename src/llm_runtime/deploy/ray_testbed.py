@@ -6,7 +6,8 @@ The head has room for the ingress only, each further node for so many engines, s
 kills the queue. It deploys by a configuration, as KubeRay does: only so can the number of engines be changed
 without a new version of the code, for which Ray restarts all of them. Prints one line of JSON for each thing
 that is done, and takes commands from standard input, one a line: `kill-node N`, `kill-engine N`,
-`add-node ENGINES`, `engines`, `scale N`, `set KEY VALUE`. At the end of its input it stops everything that it has started.
+`add-node ENGINES`, `engines`, `scale N`, `set KEY VALUE`. At the end of its input it stops everything that
+it has started.
 """
 
 from __future__ import annotations

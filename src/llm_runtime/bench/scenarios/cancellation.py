@@ -2,9 +2,9 @@
 
 Clients of the runtime close their connection: while tokens come and while the prompt is still being read,
 streamed and plain, alone and beside requests that keep the engine busy. What the runtime believes does not
-count: the engine's own list of slots is asked, past the runtime, until the request is in none of them. Figures
-are too long rather than too short: each ends with the answer that shows the slot idle, which comes after it was
-so by up to the ten milliseconds between two looks.
+count: the engine's own list of slots is asked, past the runtime, until the request is in none of them.
+Figures are too long rather than too short: each ends with the answer that shows the slot idle, which comes up
+to the ten milliseconds between two looks after it was so.
 """
 
 from __future__ import annotations
