@@ -12,7 +12,7 @@ import pytest
 
 from llm_runtime.core.clock import SystemClock
 from llm_runtime.core.errors import BackendCrashed
-from llm_runtime.core.lease import Lease, LeaseState
+from llm_runtime.core.lease import Lease
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.base import Work
 from llm_runtime.engines.child_backend import OpenStream
@@ -60,10 +60,13 @@ class Scene:
     life: EngineLife
     process: Process
     ending: asyncio.Task[ExitReport]
+    num_freed: int = 0
 
-    def open(self, request: RuntimeRequest) -> tuple[OpenStream, Lease]:
-        lease = Lease(request.id, "r0", 1, 0.0, lambda lease: None)
-        return self.life.open(Work(request, lease)), lease
+    def open(self, request: RuntimeRequest) -> OpenStream:
+        return self.life.open(Work(request, Lease(request.id, "r0", 1, 0.0, self.freed)))
+
+    def freed(self, lease: Lease) -> None:
+        self.num_freed += 1
 
     async def dies(self) -> None:
         self.process.die()
@@ -90,7 +93,7 @@ def chat() -> RuntimeRequest:
 
 async def test_a_stream_is_told_before_the_process_is_dead_and_its_slot_is_taken_until_then() -> None:
     async with hanging_engine() as scene, asyncio.timeout(10):
-        stream, lease = scene.open(chat())
+        stream = scene.open(chat())
         assert b"Once" in await stream.__anext__()  # type: ignore[operator]
         pull = asyncio.ensure_future(stream.__anext__())
         await asyncio.sleep(0)
@@ -98,41 +101,41 @@ async def test_a_stream_is_told_before_the_process_is_dead_and_its_slot_is_taken
         with pytest.raises(BackendCrashed, match="hung"):
             await pull
         assert scene.process.num_kills == 1
-        assert lease.state is LeaseState.CANCELLING
+        assert scene.num_freed == 0
         await scene.dies()
-        assert lease.state is LeaseState.FREE
+        assert scene.num_freed == 1
 
 
 async def test_one_that_has_not_been_pulled_yet_sends_nothing() -> None:
     async with hanging_engine() as scene, asyncio.timeout(10):
-        stream, lease = scene.open(chat())
+        stream = scene.open(chat())
         scene.life.kill()
         with pytest.raises(BackendCrashed, match="hung"):
             await stream.__anext__()
-        assert lease.state is LeaseState.FREE
+        assert scene.num_freed == 1
         assert scene.life.upstream.num_connects == 0
 
 
 async def test_one_whose_client_left_before_keeps_its_slot_until_the_process_is_dead() -> None:
     async with hanging_engine() as scene, asyncio.timeout(10):
-        stream, lease = scene.open(chat())
+        stream = scene.open(chat())
         await stream.__anext__()
         stream.cancel()
         scene.life.kill()
-        assert lease.state is LeaseState.CANCELLING
+        assert scene.num_freed == 0
         await scene.dies()
-        assert lease.state is LeaseState.FREE
+        assert scene.num_freed == 1
 
 
 async def test_a_request_of_several_calls_is_told_too() -> None:
     async with hanging_engine() as scene, asyncio.timeout(10):
         body = make_request("m", kind=EndpointKind.EMBEDDINGS, input="text")
-        stream, lease = scene.open(body)
+        stream = scene.open(body)
         pull = asyncio.ensure_future(stream.__anext__())
         await asyncio.sleep(0)
         scene.life.kill()
         with pytest.raises(BackendCrashed, match="hung"):
             await pull
-        assert lease.state is LeaseState.CANCELLING
+        assert scene.num_freed == 0
         await scene.dies()
-        assert lease.state is LeaseState.FREE
+        assert scene.num_freed == 1
