@@ -30,6 +30,7 @@ pytestmark = [
 
 MODEL = "smollm2-135m"
 NUM_SLOTS = 4
+TOKENS = 16
 SETTINGS = {
     "engines.backend": "vllm-inprocess",
     "engines.native_backend_concurrency": str(NUM_SLOTS),
@@ -62,7 +63,7 @@ async def test_counts_are_exact_and_the_same_streamed_and_whole(bed: Bed) -> Non
 
 async def test_the_engine_works_on_several_requests_at_once(bed: Bed) -> None:
     """More than there are slots: all end, and the engine is seen full."""
-    body = post(chat_body(MODEL, max_tokens=60, ignore_eos=True))
+    body = post(chat_body(MODEL, max_tokens=TOKENS, ignore_eos=True))
     asking = asyncio.gather(*(ask(bed.port, body) for _ in range(2 * NUM_SLOTS)))
     most = 0
     async with asyncio.timeout(120):
@@ -70,7 +71,7 @@ async def test_the_engine_works_on_several_requests_at_once(bed: Bed) -> None:
             most = max(most, *(taken for _, taken in (await bed.engines()).values()))
             await asyncio.sleep(0.02)
     replies = await asking
-    assert [reply.json()["usage"]["completion_tokens"] for reply in replies] == [60] * 2 * NUM_SLOTS
+    assert [reply.json()["usage"]["completion_tokens"] for reply in replies] == [TOKENS] * 2 * NUM_SLOTS
     assert most == NUM_SLOTS
 
 
