@@ -24,6 +24,7 @@ SETTINGS = {
     "native_backend_concurrency": NUM_STREAMS,
     "engines.supervision.stall_timeout_s": STALL_TIMEOUT_S,
     "engines.supervision.max_restarts": 50,
+    "engines.supervision.restart_backoff_max_s": 0.5,  # each fault is to count as the first
 }
 MAX_TOKENS = 1500
 TOLD_WITHIN_S = {"killed": 1.0, "frozen": STALL_TIMEOUT_S + 1.0}
