@@ -370,7 +370,9 @@ TABLE: Mapping[str, Row] = types.MappingProxyType(
         "ray.num_cpus": Row("Ray: processors set aside for each engine."),
         "ray.num_gpus": Row("Ray: GPUs set aside for each engine; unset: 1 on GPUs, else 0."),
         "ray.num_ingress_cpus": Row("Ray: processors set aside for the ingress, which has the queue."),
-        "ray.drain_timeout_s": Row("Ray: how long an engine that is to go may finish its streams."),
+        "ray.drain_timeout_s": Row(
+            "Ray: how long engines and ingresses that are to go may finish their streams."
+        ),
         "ray.health_check_period_s": Row("Ray: seconds between its questions whether a replica is well."),
     }
 )

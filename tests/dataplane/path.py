@@ -73,7 +73,7 @@ class Engine(ScriptedBackend):
 
     # ---- as the owner
 
-    def now(self) -> float:
+    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
         return self.clock.now()
 
     def same_process(self) -> bool:

@@ -30,6 +30,8 @@ class FakeEngine:
     def __init__(self) -> None:
         self.ended: asyncio.Future[ExitReport] = asyncio.get_running_loop().create_future()
         self.stopped_with: float | None = None
+        self.dies_at_once = True
+        self.num_kills = 0
 
     def end(self, code: int) -> None:
         self.ended.set_result(ExitReport("fake", code, ("last words",)))
@@ -44,7 +46,9 @@ class FakeEngine:
         return await self.ended
 
     def kill(self) -> None:
-        self.end(137)
+        self.num_kills += 1
+        if self.dies_at_once:
+            self.end(137)
 
 
 class Launches:
@@ -171,6 +175,35 @@ async def test_hanging_engine_is_restarted_for_the_given_reason() -> None:
         it.supervisor.restart("again")  # one verdict is enough
         await it.until(S.READY, 2)
         assert it.seen[2] == BackendStatus(S.CRASHED, "no progress for 60 s")
+
+
+async def test_a_hanging_engine_is_out_of_service_before_it_is_dead() -> None:
+    stubborn = FakeEngine()
+    stubborn.dies_at_once = False
+    launches = Launches(stubborn, FakeEngine())
+    async with watched(launches) as it:
+        await it.until(S.READY)
+        it.supervisor.restart("no progress")
+        assert it.supervisor.status == BackendStatus(S.CRASHED, "no progress")
+        assert stubborn.num_kills == 1
+        it.supervisor.start_again()  # asked for too early: remembered
+        await asyncio.sleep(0)
+        assert launches.count == 1
+        stubborn.end(137)
+        await it.until(S.READY, 2)
+        assert it.states == [S.STARTING, S.READY, S.CRASHED, S.STARTING, S.READY]
+        assert it.supervisor.num_restarts == 1
+
+
+async def test_a_draining_engine_that_hangs_is_not_started_again() -> None:
+    launches = Launches(FakeEngine())
+    async with watched(launches) as it:
+        await it.until(S.READY)
+        it.supervisor.drain()
+        it.supervisor.restart("no progress")
+        assert it.supervisor.status == BackendStatus(S.STOPPED, "no progress")
+        it.supervisor.restart("again")
+        assert launches.count == 1
 
 
 async def test_stop_while_starting_cancels_the_start() -> None:

@@ -22,7 +22,9 @@ from llm_runtime.bench.launch import launched
 from llm_runtime.core.errors import BackendError
 from llm_runtime.engines.llama_cpp.command import API_KEY_VARIABLE
 
-LOOK_EVERY_S = 0.002
+LOOK_EVERY_S = 0.01
+"""Looks cost the engine and its machine something; this often they take a few per cent of one core."""
+
 SEEN_TIMEOUT_S = 20.0
 TAG_FIELD = "n_discard"  # the runtime marks every request in it
 MAX_REPLY_BYTES = 1 << 22
@@ -45,6 +47,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._keys: dict[str, str] = {}
 
     def pid(self) -> int:
         """Of the process that listens. Raises BackendError when there is none. Linux."""
@@ -65,9 +68,12 @@ class Engine:
 
     def key(self) -> str:
         """What the runtime gave it to know its own by; from the process's environment."""
-        entries = Path(f"/proc/{self.pid()}/environ").read_bytes().split(b"\0")
-        values = dict(entry.partition(b"=")[::2] for entry in entries)
-        return values[API_KEY_VARIABLE.encode()].decode()
+        url = self.url()
+        if url not in self._keys:  # each engine listens somewhere else
+            entries = Path(f"/proc/{self.pid()}/environ").read_bytes().split(b"\0")
+            values = dict(entry.partition(b"=")[::2] for entry in entries)
+            self._keys[url] = values[API_KEY_VARIABLE.encode()].decode()
+        return self._keys[url]
 
     async def busy(self) -> set[int]:
         """The marks of the requests that are in its slots."""
@@ -88,7 +94,8 @@ class Engine:
         return min(await self.until(lambda busy: bool(busy - known)) - known)
 
     async def until(self, seen: Callable[[set[int]], bool]) -> set[int]:
-        """The marks in its slots, once they are as wanted. Raises TimeoutError."""
+        """The marks in its slots, once they are as wanted: told after it is so, by at most the time
+        between two looks and that of an answer. Raises TimeoutError."""
         async with asyncio.timeout(SEEN_TIMEOUT_S):
             while True:
                 busy = await self.busy()

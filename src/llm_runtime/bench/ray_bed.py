@@ -86,12 +86,16 @@ def _cpu_ticks(pid: int) -> int:
 
 @asynccontextmanager
 async def ray_bed(
-    settings: Mapping[str, str], nodes: Sequence[int], environ: Mapping[str, str] | None = None
+    settings: Mapping[str, str],
+    nodes: Sequence[int],
+    environ: Mapping[str, str] | None = None,
+    python: str | None = None,
 ) -> AsyncIterator[RayBed]:
-    """nodes: engines that each node beside the head has room for. Raises BackendError with the end of its
+    """nodes: engines that each node beside the head has room for. python: with Ray, this project and what the
+    engine needs; None: see `find_python`. Raises BackendError with the end of its
     output when it does not get ready. At the end everything it started is gone."""
     port = free_port()
-    words = [find_python(), "-m", "llm_runtime.deploy.ray_testbed", "--port", str(port)]
+    words = [python or find_python(), "-m", "llm_runtime.deploy.ray_testbed", "--port", str(port)]
     words += [word for num_engines in nodes for word in ("--node", str(num_engines))]
     words += [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
     with tempfile.TemporaryFile() as output:

@@ -45,6 +45,9 @@ INGRESS = "Ingress"
 BEYOND_ANY_QUEUE = 100_000
 """Of the ingress: so far above every limit of ours that all refusals are ours."""
 
+CLOSING_S = 10.0
+"""Of the ingress, once its last stream has ended."""
+
 QUIET = LoggingConfig(enable_access_log=False)
 SAME_LOOP = {
     "env_vars": {
@@ -100,7 +103,7 @@ def application(plan: Plan) -> serve.Application:
         num_replicas=1,
         max_ongoing_requests=BEYOND_ANY_QUEUE,
         ray_actor_options={"num_cpus": config.num_ingress_cpus, "runtime_env": SAME_LOOP},
-        graceful_shutdown_timeout_s=plan.settings.limits.drain_timeout_s + 10.0,
+        graceful_shutdown_timeout_s=config.drain_timeout_s + CLOSING_S,
         graceful_shutdown_wait_loop_s=0.5,
         health_check_period_s=config.health_check_period_s,
         logging_config=QUIET,

@@ -6,7 +6,8 @@ The head has room for the ingress only, each further node for so many engines, s
 kills the queue. It deploys by a configuration, as KubeRay does: only so can the number of engines be changed
 without a new version of the code, for which Ray restarts all of them. Prints one line of JSON for each thing
 that is done, and takes commands from standard input, one a line: `kill-node N`, `kill-engine N`,
-`add-node ENGINES`, `engines`, `scale N`. At the end of its input it stops everything that it has started.
+`add-node ENGINES`, `engines`, `scale N`, `set KEY VALUE`. At the end of its input it stops everything that
+it has started.
 """
 
 from __future__ import annotations
@@ -121,6 +122,12 @@ class Testbed:
         self._deploy()
         return {"scaling": count}
 
+    def set(self, name: str, value: str) -> dict[str, Any]:
+        """A setting; of the runtime's own ones each change is a new version, and replaces every replica."""
+        self._settings[name] = value
+        self._deploy()
+        return {"set": name}
+
     def close(self) -> None:
         serve.shutdown()
         ray.shutdown()
@@ -179,6 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bed.wait_for_engines(int(settings.get("ray.min_replicas", "1")))
         _say(ready=True, port=given.port)
         for command, *rest in _commands():
+            if command == "set":
+                _say(**bed.set(*rest))
+                continue
             number = int(rest[0]) if rest else 0
             if command == "kill-node":
                 _say(**bed.kill_node(number))

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from llm_runtime.core.clock import Clock
-from llm_runtime.core.errors import BackendUnavailable
+from llm_runtime.core.errors import BackendCrashed, BackendUnavailable
 from llm_runtime.engines.base import BackendInfo, BackendState, BackendStatus, EngineStream, Work
 from llm_runtime.engines.config import SupervisionConfig
 from llm_runtime.engines.supervisor import Engine, Supervisor
@@ -40,11 +40,20 @@ class OpenStream(EngineStream, Protocol):
 
 
 class EngineLife(Engine, Protocol):
-    """One life of an engine: from its start to its end. A crash ends it, a restart is a new one."""
+    """One life of an engine: from its start to its end. A crash ends it, a restart is a new one.
+
+    `kill` also fails its requests, with `hung`: they are not kept waiting for the end of a process that
+    may take long to die.
+    """
 
     @property
     def progressed_at(self) -> float | None:
         """As `Backend.signs_of_life`."""
+        ...
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """What it printed last, where that is known."""
         ...
 
     def open(self, work: Work) -> OpenStream: ...
@@ -55,6 +64,11 @@ class EngineLife(Engine, Protocol):
 
 
 L = TypeVar("L", bound=EngineLife)
+
+
+def hung() -> BackendCrashed:
+    """What requests end with whose engine was given up."""
+    return BackendCrashed("The engine hung while it was working on the request.")
 
 
 class StreamRun:
@@ -127,7 +141,8 @@ class ChildBackend(Generic[L]):
         return life
 
     def _stuck(self, reason: str) -> None:
-        log.error("engine.stuck", engine=self.info.name, reason=reason)
+        lines = self._life.last_lines if self._life is not None else ()
+        log.error("engine.stuck", engine=self.info.name, reason=reason, detail="\n".join(lines))
         self._supervisor.restart(f"the {self.info.name} engine was stuck: {reason}")
 
     def _changed(self, status: BackendStatus) -> None:

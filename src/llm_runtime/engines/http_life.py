@@ -11,7 +11,7 @@ from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendCrashed, BackendError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.engines.base import Work
-from llm_runtime.engines.child_backend import OpenStream
+from llm_runtime.engines.child_backend import OpenStream, hung
 from llm_runtime.engines.http_stream import EngineCall, HttpStream
 from llm_runtime.engines.process import EngineProcess, ExitReport
 from llm_runtime.engines.upstream.client import Upstream
@@ -42,6 +42,12 @@ class Cancellations(Protocol[H_contra]):
         ...
 
 
+class Failing(Protocol):
+    def fail(self, error: LLMRuntimeError) -> None:
+        """Whoever pulls the stream gets the error, after what had arrived."""
+        ...
+
+
 class HttpLife(Generic[H]):
     """`child_backend.EngineLife`, and the owner of the streams that run on this very process. Owned by
     the backend; a crash ends it, and a new process is a new life. Subclasses say how the engine is
@@ -58,10 +64,15 @@ class HttpLife(Generic[H]):
         self._cancellations = cancellations
         self._handles: dict[HttpStream, H] = {}
         self._watched: tuple[float, Callable[[str], None]] | None = None
+        self._given_up = False
 
     @property
     def progressed_at(self) -> float | None:
         return self.ledger.progressed_at
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        return self.process.output.last()
 
     def watch(self, stall_timeout_s: float, stuck: Callable[[str], None]) -> None:
         """Has its progress watched from now on: see `watchdog`. Before `wait` only."""
@@ -99,7 +110,15 @@ class HttpLife(Generic[H]):
         return report
 
     def kill(self) -> None:
+        """As one that hangs. Its requests are told at once, their leases are freed when it has ended."""
+        self._given_up = True
         self.process.kill()
+        for stream in self.open_streams():
+            stream.fail(hung())
+
+    def open_streams(self) -> tuple[Failing, ...]:
+        """Those the process works on."""
+        return tuple(self._handles)
 
     def gone(self) -> None:
         """No process, no slots; also of those whose task is busy elsewhere and has not noticed."""
@@ -131,22 +150,26 @@ class HttpLife(Generic[H]):
     def now(self) -> float:
         return self._clock.now()
 
+    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
+        now = self._clock.now()
+        self.ledger.first_token(stream.lease, now, whole=whole)
+        return now
+
     def same_process(self) -> bool:
-        return self.process.alive
+        return not self._given_up and self.process.alive
 
     def progressed(self) -> None:
         self.ledger.progressed_at = self._clock.now()
 
     def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
+        if self._given_up:
+            return hung()
         if self.process.alive:
             return error
         return BackendCrashed("The engine crashed while it was working on the request.")
 
     def release(self, stream: HttpStream) -> None:
         handle = self._handles.pop(stream)
-        if stream.first_token_at is not None:
-            prefill_s = stream.first_token_at - stream.lease.granted_at
-            self.ledger.first_token(stream.spent().prompt_tokens, prefill_s)
         exchange = stream.exchange
         if exchange is None or stream.answered or (exchange.ended and not exchange.lost):
             stream.lease.free()

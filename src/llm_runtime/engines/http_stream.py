@@ -51,7 +51,9 @@ class EngineCall:
 class StreamOwner(Protocol):
     """The backend, as its streams see it."""
 
-    def now(self) -> float: ...
+    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
+        """The first token of its answer has come: now, which is returned. whole: with all of it."""
+        ...
 
     def same_process(self) -> bool:
         """Whether the engine that had a request is still the one that would get it again."""
@@ -165,7 +167,7 @@ class HttpStream:
             self._owner.progressed()
             self.has_token = reader.has_token
             if self.first_token_at is None and reader.has_token:
-                self.first_token_at = self._owner.now()
+                self.first_token_at = self._owner.first_token(self, whole=reader.done)
             if reader.done or reader.failure is not None:
                 self._held = out
                 return False
@@ -178,7 +180,7 @@ class HttpStream:
         self._owner.progressed()
         self.has_token = reader.has_token
         if reader.has_token and self.first_token_at is None:
-            self.first_token_at = self._owner.now()
+            self.first_token_at = self._owner.first_token(self, whole=reader.done)
 
     def _end(self, reader: AnswerReader) -> None:
         usage = reader.usage or reader.spent()
@@ -211,6 +213,13 @@ class HttpStream:
         if not self._released:
             self._released = True
             self._owner.release(self)
+
+    def fail(self, error: LLMRuntimeError) -> None:
+        """The engine is given up: whoever pulls gets the error, after what had arrived."""
+        if self.exchange is not None:
+            self.exchange.lose(error)
+        elif self._failure is None:
+            self._failure = error
 
     def cancel(self) -> None:
         """The client is gone, or the request is over for another reason. Idempotent."""

@@ -62,7 +62,6 @@ class Supervisor:
         self._chance = chance
         self._current = Supervision()
         self._engine: Engine | None = None
-        self._verdict: str | None = None
         self._start_asked = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._last_error: LLMRuntimeError | None = None
@@ -114,10 +113,14 @@ class Supervisor:
         self._apply(DrainAsked())
 
     def restart(self, reason: str) -> None:
-        """Ends a running engine by force, as a crash for that reason: for one that hangs."""
-        if self._engine is not None and self._verdict is None:
-            self._verdict = reason
-            self._engine.kill()
+        """Ends a running engine by force, for one that hangs: a crash for that reason, which counts from
+        now on, not from the end of a process that may take long to die. Nothing for one that has ended."""
+        engine = self._engine
+        if engine is None or self._current.state not in (BackendState.READY, BackendState.DRAINING):
+            return
+        self._last_error = BackendUnavailable(reason)
+        self._apply(Ended(reason))
+        engine.kill()
 
     def start_again(self) -> None:
         """Tries at once, in a pause or after FAILED; nothing otherwise."""
@@ -126,6 +129,7 @@ class Supervisor:
 
     async def _live(self) -> None:
         """One life of the engine: from its start to its end."""
+        self._start_asked.clear()
         self._apply(StartAsked())
         try:
             self._engine = await self._launch()
@@ -133,15 +137,14 @@ class Supervisor:
             self._last_error = exc
             self._apply(Ended(exc.message, permanent=isinstance(exc, ConfigError)))
             return
-        self._verdict = None
         self._apply(BecameReady())
         report = await self._engine.wait()
         self._engine = None
-        self._last_error = report.error()
-        self._apply(Ended(self._verdict or report.public_reason, permanent=False))
+        if self._current.state in (BackendState.READY, BackendState.DRAINING):
+            self._last_error = report.error()
+            self._apply(Ended(report.public_reason))
 
     async def _pause(self) -> None:
-        self._start_asked.clear()
         if self._current.state is not BackendState.CRASHED:
             await self._start_asked.wait()
             return

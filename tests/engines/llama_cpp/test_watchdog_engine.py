@@ -27,7 +27,7 @@ def descendants() -> list[int]:
 async def test_a_frozen_engine_is_restarted_and_its_request_fails_clearly(tmp_path: Path) -> None:
     changed = asyncio.Event()
     before = descendants()  # other tests may have left something that is about to end
-    backend = make_backend(tmp_path, supervision=replace(SUPERVISION, stall_timeout_s=1.0))
+    backend = make_backend(tmp_path, supervision=replace(SUPERVISION, stall_timeout_s=2.0))
     await backend.start(changed.set)
     try:
         request = make_request(MODEL, stream=True, max_tokens=1500, ignore_eos=True)

@@ -93,6 +93,9 @@ class Life:
     def now(self) -> float:
         return 5.0
 
+    def first_token(self, stream: InProcessStream, *, whole: bool) -> float:
+        return 5.0
+
     def progressed(self) -> None:
         self.num_progressed += 1
 

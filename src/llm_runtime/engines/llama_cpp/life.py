@@ -14,7 +14,7 @@ from llm_runtime.core.clock import Clock
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.base import Work
 from llm_runtime.engines.child_backend import OpenStream
-from llm_runtime.engines.http_life import HttpLife
+from llm_runtime.engines.http_life import Failing, HttpLife
 from llm_runtime.engines.http_stream import EngineCall
 from llm_runtime.engines.llama_cpp.calls import engine_call
 from llm_runtime.engines.llama_cpp.fields import TemplateAbilities
@@ -76,6 +76,9 @@ class EngineLife(HttpLife[int]):
         self._stepping.add(stream)
         self.ledger.opened(work.lease, work.request.num_prompt_tokens, self.now())
         return stream
+
+    def open_streams(self) -> tuple[Failing, ...]:
+        return (*super().open_streams(), *self._stepping)
 
     def gone(self) -> None:
         super().gone()

@@ -46,6 +46,7 @@ class StepStream:
         self._parts: list[bytes] = []
         self._poked = False
         self._released = False
+        self._failure: LLMRuntimeError | None = None
         self._returned_finish = False
 
     def __aiter__(self) -> StepStream:
@@ -57,6 +58,8 @@ class StepStream:
         if self._released:
             raise StopAsyncIteration
         try:
+            if self._failure is not None:
+                raise self._failure
             while (exchange := self._under_way()) is not None:
                 if not await self._answered(exchange):
                     return b""
@@ -67,6 +70,13 @@ class StepStream:
         self.finished = Finished(reply.usage or self._steps.spent(), reply.finish_reason)
         self._release()
         return reply.raw
+
+    def fail(self, error: LLMRuntimeError) -> None:
+        """The engine is given up: whoever pulls gets the error, and the lease is freed with its end."""
+        if not self._released:
+            self._failure = error
+            if self._exchange is not None:
+                self._exchange.lose(error)
 
     def cancel(self) -> None:
         """Idempotent; harmless after the end."""
@@ -131,6 +141,8 @@ class StepStream:
 
     def _failed(self, error: LLMRuntimeError) -> LLMRuntimeError:
         self._release()
+        if self._failure is not None:
+            return self._failure
         if self._owner.same_process() or not isinstance(error, BackendError):
             return error
         return BackendError("The engine crashed while it was working on the request.")
@@ -140,7 +152,9 @@ class StepStream:
             return
         self._released = True
         exchange = self._exchange
-        if exchange is None or exchange.ended:
+        if self._failure is not None:
+            self.lease.cancelling(self._owner.now())
+        elif exchange is None or exchange.ended:
             self.lease.free()
         elif not exchange.was_sent:
             exchange.abort()

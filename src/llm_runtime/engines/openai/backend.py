@@ -166,7 +166,7 @@ class OpenAIBackend:
 
     # ---- `StreamOwner`
 
-    def now(self) -> float:
+    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
         return self._clock.now()
 
     def same_process(self) -> bool:

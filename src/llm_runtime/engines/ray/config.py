@@ -17,8 +17,9 @@ class RayConfig:
     target_ongoing_requests: running requests per engine at which Ray adds one; None: three quarters of
     its slots. upscale_delay_s, downscale_delay_s: how long Ray waits before it follows the load.
     num_cpus, num_gpus: what Ray sets aside for each engine; num_gpus None: 1 on GPUs, else 0.
-    num_ingress_cpus: for the one ingress. drain_timeout_s: how long an engine that is to go may finish
-    its streams. health_check_period_s: between two questions of Ray's whether a replica is well.
+    num_ingress_cpus: for the one ingress. drain_timeout_s: how long an engine or an ingress that
+    is to go may finish its streams. health_check_period_s: between two questions of Ray's whether a replica
+    is well.
     """
 
     device: Literal["auto", "cpu", "gpu"] = "auto"

@@ -165,9 +165,16 @@ class Exchange:
 
     def abort(self) -> None:
         """Closes the connection now; for the engine this is the wish to stop. Harmless at the end."""
+        self._end(BackendError("The request to the engine was given up.", reason="upstream_aborted"), False)
+
+    def lose(self, error: LLMRuntimeError) -> None:
+        """As `abort`; its reader is told that error, as if the connection had gone away under it."""
+        self._end(error, True)
+
+    def _end(self, error: LLMRuntimeError, lost: bool) -> None:
         if not self.ended:
             carrier = self._carrier
-            self.fail(BackendError("The request to the engine was given up.", reason="upstream_aborted"))
+            self.fail(error, lost=lost)
             if carrier is not None:
                 carrier.abort()
 

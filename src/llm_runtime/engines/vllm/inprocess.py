@@ -17,7 +17,7 @@ from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendCrashed, BackendError, BackendUnavailable, LLMRuntimeError
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, Batching, Work
-from llm_runtime.engines.child_backend import ChildBackend, EngineHost
+from llm_runtime.engines.child_backend import ChildBackend, EngineHost, hung
 from llm_runtime.engines.config import VllmConfig
 from llm_runtime.engines.orphan_watch import OrphanWatch
 from llm_runtime.engines.process import ExitReport
@@ -49,6 +49,10 @@ class InProcessLife:
     @property
     def progressed_at(self) -> float | None:
         return self.ledger.progressed_at
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        return ()  # its output is ours
 
     def watch(self, stall_timeout_s: float, stuck: Callable[[str], None]) -> None:
         """As `HttpLife.watch`."""
@@ -82,6 +86,8 @@ class InProcessLife:
 
     def kill(self) -> None:
         self.core.kill()
+        for stream in tuple(self._streams):
+            stream.fail(hung())
 
     async def _close(self, why: LLMRuntimeError, grace_s: float) -> None:
         streams = tuple(self._streams)
@@ -113,11 +119,13 @@ class InProcessLife:
     def progressed(self) -> None:
         self.ledger.progressed_at = self._clock.now()
 
+    def first_token(self, stream: InProcessStream, *, whole: bool) -> float:
+        now = self._clock.now()
+        self.ledger.first_token(stream.lease, now, whole=whole)
+        return now
+
     def ended(self, stream: InProcessStream) -> None:
         self._streams.discard(stream)
-        if stream.first_token_at is not None:
-            prefill_s = stream.first_token_at - stream.lease.granted_at
-            self.ledger.first_token(stream.spent().prompt_tokens, prefill_s)
 
 
 class VllmInProcessBackend(ChildBackend[InProcessLife]):

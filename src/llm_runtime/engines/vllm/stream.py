@@ -27,6 +27,10 @@ class StreamOwner(Protocol):
 
     def now(self) -> float: ...
 
+    def first_token(self, stream: InProcessStream, *, whole: bool) -> float:
+        """As for `http_stream.StreamOwner`."""
+        ...
+
     def progressed(self) -> None: ...
 
     def ended(self, stream: InProcessStream) -> None:
@@ -115,7 +119,7 @@ class InProcessStream:
             out = reader.eof()
         self.has_token = reader.has_token
         if reader.has_token and self.first_token_at is None:
-            self.first_token_at = self._owner.now()
+            self.first_token_at = self._owner.first_token(self, whole=reader.done)
         if reader.done:
             self.finished = Finished(
                 reader.usage or self._tally.usage(), reader.finish_reason or "stop", reader.failed
