@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
+from llm_runtime.core.clock import SystemClock
 from llm_runtime.core.errors import BackendCrashed, BackendError, InvalidRequest
 from llm_runtime.core.lease import Lease, LeaseState
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
-from llm_runtime.engines.base import Finished
+from llm_runtime.engines.base import Finished, Work
 from llm_runtime.engines.vllm.core import Tally
+from llm_runtime.engines.vllm.inprocess import InProcessLife
 from llm_runtime.engines.vllm.stream import InProcessStream
 from tests.engines.driving import make_request
 from tests.engines.upstream.stubs import turns_until
@@ -55,6 +57,7 @@ class FakeCore:
     dropped: list[tuple[str, ...]] = field(default_factory=list)
     num_yielded: int = 0
     closed: int = 0
+    num_kills: int = 0
 
     async def ask(self, kind: EndpointKind, body: Mapping[str, Any], tally: Tally) -> Any:
         if self.refusal is not None:
@@ -82,6 +85,9 @@ class FakeCore:
         await self.confirm.wait()
 
     def forget(self, request_name: str) -> None: ...
+
+    def kill(self) -> None:
+        self.num_kills += 1
 
 
 class Life:
@@ -288,3 +294,22 @@ async def test_a_plain_reply_is_put_together_and_a_whole_one_is_shaped() -> None
     assert body["model"] == "m"
     assert body["choices"][0]["message"]["content"] == "Hi"
     await turns_until(lambda: bool(it.freed))
+
+
+async def test_those_in_a_hung_engine_are_told_before_its_process_is_dead() -> None:
+    core: Any = FakeCore([event("a"), None])
+    orphans: Any = None
+    life = InProcessLife(core, orphans, SystemClock(), with_priority=False)
+    freed: list[Lease] = []
+    request = make_request("m", stream=True)
+    stream = life.open(Work(request, Lease(request.id, "r0", 1, 0.0, freed.append)))
+    assert b"a" in await stream.__anext__()  # type: ignore[operator]
+    pull = asyncio.ensure_future(stream.__anext__())
+    await asyncio.sleep(0)
+    life.kill()
+    async with asyncio.timeout(10):
+        with pytest.raises(BackendCrashed, match="hung"):
+            await pull
+    assert (core.num_kills, freed) == (1, [])
+    core.confirm.set()  # a dead engine has nothing any more
+    await turns_until(lambda: bool(freed))
