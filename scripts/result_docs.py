@@ -26,7 +26,8 @@ import orjson
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
-    ROOT / "docs" / f"{name}.md" for name in ("benchmark_report", "benchmarks", "engines", "overload")
+    ROOT / "docs" / f"{name}.md"
+    for name in ("benchmark_report", "benchmarks", "engines", "overload", "scaling")
 )
 DIRECTIVE = re.compile(r"<!-- (value|bars|grid|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
 MISSING = "(not measured yet)"
