@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.overhead.plan import PhaseName
 from benchmarks.overhead.servers import Command, free_port
@@ -33,6 +34,12 @@ DIRECT = "direct"
 HOW_TO_GET = "make bench-peers"
 COST: tuple[PhaseName, ...] = ("streams", "steps", "plain")
 LATENCY: tuple[PhaseName, ...] = ("poisson",)
+
+
+_TELL = """import json, platform
+from llm_runtime.core.build import COMPILED, interpreter_optimised
+print(json.dumps({"python": platform.python_version(), "python_optimised": interpreter_optimised(),
+                  "compiled": COMPILED}))"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,15 @@ class Participant:
         if self.program is None or self.program.exists():
             return None
         return f"not installed ({self.how_to_get})"
+
+    @property
+    def interpreter(self) -> Mapping[str, Any] | None:
+        """Of ours: which Python runs it, and how both were built. Blocks for a child process."""
+        if self.package is not None or self.program is None or self.missing is not None:
+            return None
+        done = subprocess.run([self.program, "-c", _TELL], check=True, capture_output=True)
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
 
     @property
     def version(self) -> str | None:
