@@ -68,7 +68,7 @@ def compile_modules(modules: Iterable[str], sources: Path, folder: Path) -> dict
         # From here, so that tracebacks name the sources as they lie below site-packages.
         extensions = mypycify(
             [f"--cache-dir={folder / 'mypy'}", "--ignore-missing-imports", *map(str, paths_of(modules))],
-            opt_level=os.environ.get("LLM_RUNTIME_COMPILE_LEVEL", "3"),
+            opt_level="2",
             debug_level="0",
             multi_file=True,
             target_dir=str(folder / "c"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import tomllib
+from collections.abc import Iterator
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -41,3 +43,27 @@ def test_it_was_compiled_and_its_source_lies_beside_it(module: str) -> None:
     assert isinstance(loaded.__loader__, ExtensionFileLoader)
     (source,) = paths_of([module])
     assert source.name in {path.name for path in Path(loaded.__file__ or "").parent.iterdir()}
+
+
+def native_classes(module: ModuleType) -> Iterator[type]:
+    """Those that became C structures; mypyc gives them this member."""
+    for found in vars(module).values():
+        ours = isinstance(found, type) and found.__module__ == module.__name__
+        if ours and "__mypyc_attrs__" in vars(found):
+            yield found
+
+
+@compiled_only
+@pytest.mark.parametrize("module", listed())
+def test_no_compiled_class_stands_on_the_memory_of_one_that_is_not(module: str) -> None:
+    """mypyc lays a class out as if a base of Python's had nothing of its own; where it has, both write to
+    the same place. So such a base must be as small as `object`."""
+    for kind in native_classes(importlib.import_module(module)):
+        foreign = [base for base in kind.__mro__[1:] if base.__module__ not in listed()]
+        assert {base.__basicsize__ for base in foreign} == {object.__basicsize__}, kind
+
+
+@compiled_only
+def test_there_are_native_classes_to_look_at() -> None:
+    names = {kind.__name__ for module in listed() for kind in native_classes(importlib.import_module(module))}
+    assert {"Connection", "Cycle", "RequestHandle", "ServerProtocol", "StreamRelay"} <= names
