@@ -75,8 +75,8 @@ def compile_modules(modules: Iterable[str], sources: Path, folder: Path) -> dict
             group_name=GROUP,
         )
         command = Distribution({"name": GROUP, "ext_modules": extensions}).get_command_obj("build_ext")
-        command.build_lib = str(made)  # type: ignore[attr-defined]
-        command.build_temp = str(folder / "objects")  # type: ignore[attr-defined]
+        command.build_lib = str(made)
+        command.build_temp = str(folder / "objects")
         command.ensure_finalized()
         command.run()
     return {path: path.relative_to(made) for path in sorted(made.rglob("*")) if path.is_file()}

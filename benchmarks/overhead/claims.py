@@ -6,7 +6,7 @@ every peer and seven rounds; `compiled` are those of the compiled build, which h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from benchmarks.overhead.ratios import Estimate
 from benchmarks.overhead.summary import Summary
 
 Group = Literal["ci", "claims", "compiled"]
-ASKED: Mapping[Group, Collection[Group]] = {
+ASKED: Mapping[Group, tuple[Group, ...]] = {
     "ci": ("ci",), "claims": ("ci", "claims"), "compiled": ("ci", "compiled"),
 }  # fmt: skip
 """By what a check is told to look at, the groups that must be met."""
