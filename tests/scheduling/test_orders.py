@@ -165,8 +165,8 @@ def test_to_ask_for_a_key_teaches_nothing() -> None:
     """What only wants to know how long it would wait must not move the mean by which others count as long."""
     lengths = {"short": 1.0, "long": 11.0, "huge": 1e6}
     asked_about, left_alone = (
-        Shortest(Trusted(lengths), patience=3.0),
-        Shortest(Trusted(lengths), patience=3.0),
+        Shortest(trusted(lengths), patience=3.0),
+        Shortest(trusted(lengths), patience=3.0),
     )
     for order in (asked_about, left_alone):
         for tenant in ("short", "long"):
