@@ -15,7 +15,7 @@ COPY deploy/container deploy/container
 RUN deploy/container/build_steps.sh dependencies /opt/llm-runtime
 
 FROM dependencies AS build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN deploy/container/build_steps.sh project /opt/llm-runtime
 
@@ -54,7 +54,7 @@ FROM ${VLLM_IMAGE} AS cuda
 WORKDIR /build
 COPY deploy/container deploy/container
 COPY requirements/build.txt requirements/build.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 RUN deploy/container/build_steps.sh on-vllm /opt/llm-runtime
 COPY src src
 RUN deploy/container/build_steps.sh project /opt/llm-runtime

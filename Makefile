@@ -14,13 +14,20 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml requirements/*.txt scripts/setup.sh | cksum | tr -d ' ')
 RUNTIME := $(VENV)/.runtime-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
+COMPILED_VENV := .venv-compiled
+COMPILED := $(COMPILED_VENV)/.made-$(shell find src hatch_build.py -name '*.py' -print0 | sort -z | xargs -0 cat | cksum | tr -d ' ')-$(KEY)
+# What a request passes through, and what would notice: these tests run against the compiled build too.
+COMPILED_TESTS := tests/core tests/wire tests/admission tests/scheduling tests/routing tests/telemetry tests/web \
+	tests/engines/openai tests/engines/upstream tests/runtime tests/api tests/dataplane tests/field \
+	tests/test_compiled.py
+
 VLLM_VENV := .venv-vllm
 VLLM_ENV := $(VLLM_VENV)/.made-$(shell cat requirements/engines/vllm.txt scripts/vllm_env.sh | cksum | tr -d ' ')
 
 RAY_VENV := .venv-ray
 RAY_ENV := $(RAY_VENV)/.made-$(shell cat requirements/engines/ray.txt scripts/ray_env.sh | cksum | tr -d ' ')
 
-.PHONY: help setup setup-dev serve test test-engines test-ray bench bench-all bench-peers bench-overhead check fix docs pins vllm-env ray-env clean
+.PHONY: help setup setup-dev serve test test-engines test-ray bench bench-all bench-peers bench-overhead compiled test-compiled check fix docs pins vllm-env ray-env clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +59,11 @@ bench-peers: ## Make .venv-peers/*, the gateways that ours is compared with (PEE
 bench-overhead: $(DEV) ## What a gateway costs, ours and others' (ARGS="--quick --check"); Linux
 	@exec $(BIN)/python benchmarks/gateway_overhead.py $(ARGS)
 
+compiled: $(COMPILED) ## Make .venv-compiled, with the hot path compiled; needs a C compiler
+
+test-compiled: $(COMPILED) ## Run the data plane's tests against the compiled build
+	@exec $(COMPILED_VENV)/bin/pytest $(or $(ARGS),$(COMPILED_TESTS))
+
 check: $(DEV) ## Lint, format, types, layers, module size, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -79,7 +91,7 @@ vllm-env: $(VLLM_ENV) ## Make .venv-vllm: vLLM on the CPU (2 GB), as its tests a
 ray-env: $(RAY_ENV) ## Make .venv-ray: Ray Serve with llama.cpp (700 MB), as its tests and scenarios use it
 
 clean: ## Remove the environments and every cache
-	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(COMPILED_VENV) $(VLLM_VENV) $(RAY_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find src tests scripts benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNTIME):
@@ -89,6 +101,10 @@ $(RUNTIME):
 $(DEV):
 	@PYTHON=$(PYTHON) scripts/setup.sh dev
 	@rm -f $(VENV)/.runtime-* $(VENV)/.dev-* && touch $(RUNTIME) $@
+
+$(COMPILED):
+	@PYTHON=$(PYTHON) scripts/setup.sh compiled
+	@rm -f $(COMPILED_VENV)/.made-* && touch $@
 
 $(VLLM_ENV):
 	@PYTHON=$(PYTHON) scripts/vllm_env.sh

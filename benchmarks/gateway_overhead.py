@@ -69,6 +69,7 @@ def _measure(
         turns=turns,
         summary=summary,
         verdicts=verdicts,
+        interpreters={one.name: told for one in chosen if (told := one.interpreter) is not None},
     )
     path: Path = options.out or (SCRATCH if options.quick else RESULTS) / "gateway-overhead.json"
     write_json(path, report.as_json(run))
@@ -151,7 +152,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gateway_overhead.py", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three short rounds, without slow peers")
     parser.add_argument(
-        "--check", nargs="?", const="ci", choices=("ci", "claims"), help="fail on missed bars"
+        "--check", nargs="?", const="ci", choices=tuple(claims.ASKED), help="fail on missed bars"
     )
     parser.add_argument("--participants", type=lambda text: text.split(","), metavar="A,B",
                         help=f"of {', '.join(participants.known())}")  # fmt: skip

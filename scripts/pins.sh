@@ -12,4 +12,5 @@ compile() {
 compile pyproject.toml -o requirements/runtime.txt "$@"
 compile pyproject.toml --group dev -c requirements/runtime.txt -o requirements/dev.txt "$@"
 compile --group build -c requirements/dev.txt -o requirements/build.txt "$@"
+compile --group compile -c requirements/dev.txt -o requirements/compile.txt "$@"
 compile --group openai2 -o requirements/openai2.txt "$@"

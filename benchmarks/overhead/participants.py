@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.overhead.plan import PhaseName
 from benchmarks.overhead.servers import Command, free_port
@@ -20,10 +21,12 @@ from llm_runtime import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".venv-peers"
+COMPILED_PYTHON = ROOT / ".venv-compiled" / "bin" / "python"
 KEY = "sk-overhead"
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 OURS = "llm-runtime"
 REWRITE = "llm-runtime-rewrite"
+COMPILED = "llm-runtime-compiled"
 ROUTER = "vllm-router"
 SMG = "smg"
 BASELINE = "fastapi-httpx"
@@ -31,6 +34,12 @@ DIRECT = "direct"
 HOW_TO_GET = "make bench-peers"
 COST: tuple[PhaseName, ...] = ("streams", "steps", "plain")
 LATENCY: tuple[PhaseName, ...] = ("poisson",)
+
+
+_TELL = """import json, platform
+from llm_runtime.core.build import COMPILED, interpreter_optimised
+print(json.dumps({"python": platform.python_version(), "python_optimised": interpreter_optimised(),
+                  "compiled": COMPILED}))"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class Participant:
     """command: None for the stub itself. load_share: of the streams at once and of the arrival rate;
     a program at its limit would be measured queueing. phases: that make sense for it.
     package: whose version is reported. in_quick: whether a quick run includes it unasked.
+    how_to_get: what makes the program.
     """
 
     name: str
@@ -59,13 +69,23 @@ class Participant:
     load_share: float = 1.0
     phases: tuple[PhaseName, ...] = COST + LATENCY
     in_quick: bool = True
+    how_to_get: str = HOW_TO_GET
 
     @property
     def missing(self) -> str | None:
         """Why it can't be started; None if it can."""
         if self.program is None or self.program.exists():
             return None
-        return f"not installed ({HOW_TO_GET})"
+        return f"not installed ({self.how_to_get})"
+
+    @property
+    def interpreter(self) -> Mapping[str, Any] | None:
+        """Of ours: which Python runs it, and how both were built. Blocks for a child process."""
+        if self.package is not None or self.program is None or self.missing is not None:
+            return None
+        done = subprocess.run([self.program, "-c", _TELL], check=True, capture_output=True)
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
 
     @property
     def version(self) -> str | None:
@@ -78,8 +98,10 @@ class Participant:
         return next((folder.stem.rpartition("-")[2] for folder in folders), None)
 
 
-def _ours(models: str, source: Path | None = None) -> Callable[[Place], Command]:
-    """source: of another commit, in place of the installed one."""
+def _ours(
+    models: str, source: Path | None = None, python: Path = Path(sys.executable)
+) -> Callable[[Place], Command]:
+    """source: of another commit, in place of the one that `python` has."""
 
     def command(place: Place) -> Command:
         env = {
@@ -91,7 +113,7 @@ def _ours(models: str, source: Path | None = None) -> Callable[[Place], Command]
         if source is not None:
             env["PYTHONPATH"] = str(source)
         program = "import sys; from llm_runtime.cli import app; sys.exit(app())"
-        argv = [sys.executable, "-c", program, "serve", "--host", "127.0.0.1", "--port", str(place.port)]
+        argv = [str(python), "-c", program, "serve", "--host", "127.0.0.1", "--port", str(place.port)]
         return Command(argv, env, place.folder)
 
     return command
@@ -151,6 +173,9 @@ def known() -> dict[str, Participant]:
                     _ours("stub"), python, headers=AUTHORIZED),
         Participant(REWRITE, "the same with a model alias, so that every event is rewritten",
                     _ours("alias=stub"), python, headers=AUTHORIZED, model="alias", phases=COST),
+        Participant(COMPILED, "llm-runtime with its hot path compiled",
+                    _ours("stub", python=COMPILED_PYTHON), COMPILED_PYTHON, headers=AUTHORIZED,
+                    how_to_get="make compiled"),
         Participant(ROUTER, "Rust; round robin", _vllm_router, PEERS / ROUTER / "bin" / "vllm-router",
                     "vllm_router"),
         Participant(SMG, "Rust; round robin", _smg, PEERS / SMG / "bin" / "smg", "smg"),

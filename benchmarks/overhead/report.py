@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.overhead.claims import Verdict
@@ -18,7 +18,8 @@ SCHEMA = "llm-runtime/gateway-overhead/1"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything a report says. started_at: Unix seconds. environment: of `bench.facts`."""
+    """Everything a report says. started_at: Unix seconds. environment: of `bench.facts`. interpreters: by
+    participant, of ours."""
 
     command: str
     started_at: float
@@ -30,6 +31,7 @@ class Run:
     turns: Sequence[Turn]
     summary: Summary
     verdicts: Sequence[Verdict]
+    interpreters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -43,7 +45,13 @@ def as_json(run: Run) -> dict[str, Any]:
         "environment": dict(run.environment),
         "plan": asdict(run.plan),
         "participants": [
-            {"name": one.name, "about": one.about, "version": one.version, "load_share": one.load_share}
+            {
+                "name": one.name,
+                "about": one.about,
+                "version": one.version,
+                "load_share": one.load_share,
+                "interpreter": run.interpreters.get(one.name),
+            }
             for one in run.participants
         ],
         "not_measured": dict(run.skipped),
@@ -73,9 +81,15 @@ def as_markdown(run: Run) -> str:
     lines += ["", *_verdict_lines(run.verdicts)]
     if summary.disturbed:
         lines += ["", f"**Disturbed**: other programs used {summary.foreign_share:.2f} of a core."]
+    lines += [f"- {name} ran on {_shown_python(told)}" for name, told in run.interpreters.items()]
     lines += [f"- not measured: {name}: {why}" for name, why in run.skipped.items()]
     lines += [f"- {problem}" for problem in summary.problems]
     return "\n".join(lines) + "\n"
+
+
+def _shown_python(told: Mapping[str, Any]) -> str:
+    how = {True: "optimised", False: "not optimised", None: "of unknown build"}[told["python_optimised"]]
+    return f"Python {told['python']}, {how}"
 
 
 def _table(run: Run) -> list[str]:

@@ -29,6 +29,12 @@ class Summary:
     foreign_share: float | None
     problems: tuple[str, ...]
 
+    def compared(self, one: str, other: str) -> Mapping[str, Estimate]:
+        """One participant with another, by metric; empty where either was not measured."""
+        if one not in self.series or other not in self.series:
+            return {}
+        return _compared(self.series[one], self.series[other])
+
     @property
     def disturbed(self) -> bool:
         return self.foreign_share is not None and self.foreign_share > FOREIGN_SHARE

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.overhead import claims, report
-from benchmarks.overhead.participants import BASELINE, DIRECT, OURS, ROUTER, known
-from benchmarks.overhead.plan import FULL
+from benchmarks.overhead.participants import BASELINE, COMPILED, DIRECT, OURS, ROUTER, SMG, known
+from benchmarks.overhead.plan import BY_NAME, FULL
 from benchmarks.overhead.report import Run
 from benchmarks.overhead.rounds import order
 from benchmarks.overhead.summary import Summary, figures, summarise
@@ -109,7 +109,8 @@ def reported(turns: list[Turn], summary: Summary) -> Run:
     participants = [known()[name] for name in (OURS, BASELINE)]
     environment = {"commit": "0123456789abcdef", "dirty": True, "cpu": "a processor", "python": "3.11"}
     return Run("python benchmarks/gateway_overhead.py", 1.0, 2.0, environment, FULL, participants,
-               {ROUTER: "not installed"}, turns, summary, claims.judge(summary))  # fmt: skip
+               {ROUTER: "not installed"}, turns, summary, claims.judge(summary),
+               {OURS: {"python": "3.11.7", "python_optimised": False, "compiled": False}})  # fmt: skip
 
 
 def test_the_report_says_what_was_measured_and_what_was_not() -> None:
@@ -117,6 +118,7 @@ def test_the_report_says_what_was_measured_and_what_was_not() -> None:
     run = reported(turns, summarise(turns, 7))
     text = report.as_markdown(run)
     assert "0123456789 with changes" in text
+    assert f"{OURS} ran on Python 3.11.7, not optimised" in text
     assert f"| {OURS}" in text
     assert "not measured: vllm-router: not installed" in text
     assert "MISSED" in text  # the same cost as the baseline's
@@ -124,3 +126,15 @@ def test_the_report_says_what_was_measured_and_what_was_not() -> None:
     assert members["medians"][OURS]["token_us"]["median"] == pytest.approx(20.0)
     assert len(members["turns"]) == 14
     assert members["not_measured"] == {ROUTER: "not installed"}
+
+
+def test_the_compiled_build_has_bars_of_its_own() -> None:
+    turns = [costs(OURS, number, 40.0, 0.4) for number in range(7)]
+    turns += [costs(COMPILED, number, 20.0, 0.1) for number in range(7)]
+    turns += [costs(name, number, 25.0, 0.2) for number in range(7) for name in (ROUTER, SMG)]
+    verdicts = claims.judge(summarise(turns, 7))
+    found = {v.claim.group: v.met for v in verdicts if v.claim.text.startswith(BY_NAME["token_us"].title)}
+    assert found == {"ci": None, "claims": False, "compiled": True}
+    missed = {verdict.claim.group for verdict in claims.failing(verdicts, "compiled")}
+    assert missed == {"ci", "compiled"}  # no baseline, and no steps
+    assert "claims" in {verdict.claim.group for verdict in claims.failing(verdicts, "claims")}

@@ -29,6 +29,21 @@ def environ_with_engine(tmp_path: Path, source: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path)}
 
 
+@pytest.mark.parametrize(
+    ("compiled", "optimised", "status", "words"),
+    [
+        (False, False, "warn", "without --enable-optimizations"),
+        (True, False, "warn", "compiled; the interpreter"),
+        (True, True, "ok", "compiled; optimised interpreter"),
+        (False, None, "ok", "pure Python (`make compiled` makes the other); unknown interpreter"),
+    ],
+)
+def test_how_it_was_built(compiled: bool, optimised: bool | None, status: str, words: str) -> None:
+    finding = doctor.build(compiled=compiled, optimised=optimised)
+    assert (finding.subject, finding.status) == ("build", status)
+    assert words in finding.text
+
+
 def test_the_embedded_engine_loads() -> None:
     finding = doctor.engine(EnginesConfig(), os.environ)
     assert (finding.status, finding.subject) == ("ok", "engine")

@@ -55,7 +55,7 @@ class Engine(ScriptedBackend):
 
     def _stream(self, work: Work) -> HttpStream:
         call = EngineCall("/v1/chat/completions", b"{}", options_of(work.request))
-        return HttpStream(self, call, work.lease, self)  # type: ignore[arg-type]
+        return HttpStream(self, call, work.lease, self)
 
     # ---- as the upstream
 

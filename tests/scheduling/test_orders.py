@@ -135,15 +135,14 @@ def test_time_on_an_engine_brings_no_new_deadline() -> None:
 # ---- shortest
 
 
-class Trusted(History):
+def trusted(lengths: dict[str, float]) -> History:
     """One that knows lengths by tenant and has learnt to trust them."""
-
-    def __init__(self, lengths: dict[str, float]) -> None:
-        super().__init__(lambda request: lengths[request.tenant])
-        for number in range(40):
-            tokens = 1 + number % 20
-            self.service.learn(1, tokens, tokens)
-            self.trust.learn(tokens, tokens)
+    history = History(lambda request: lengths[request.tenant])
+    for number in range(40):
+        tokens = 1 + number % 20
+        history.service.learn(1, tokens, tokens)
+        history.trust.learn(tokens, tokens)
+    return history
 
 
 def keys(order: Shortest, *queued: tuple[str, float]) -> list[float]:
@@ -151,14 +150,14 @@ def keys(order: Shortest, *queued: tuple[str, float]) -> list[float]:
 
 
 def test_a_request_is_overtaken_in_proportion_to_its_own_length() -> None:
-    order = Shortest(Trusted({"short": 1.0, "long": 11.0}), patience=3.0)
+    order = Shortest(trusted({"short": 1.0, "long": 11.0}), patience=3.0)
     base, just, never = keys(order, ("long", 100.0), ("short", 129.9), ("short", 130.1))
     assert just < base < never
 
 
 def test_the_size_that_was_predicted_is_kept_for_the_comparison() -> None:
     entry = Waiting(asked("x", tenant="long"), 5.0, 0)
-    Shortest(Trusted({"long": 11.0}), patience=3.0)(entry)
+    Shortest(trusted({"long": 11.0}), patience=3.0)(entry)
     assert entry.predicted_s == pytest.approx(11.0, rel=0.05)
 
 
@@ -166,8 +165,8 @@ def test_to_ask_for_a_key_teaches_nothing() -> None:
     """What only wants to know how long it would wait must not move the mean by which others count as long."""
     lengths = {"short": 1.0, "long": 11.0, "huge": 1e6}
     asked_about, left_alone = (
-        Shortest(Trusted(lengths), patience=3.0),
-        Shortest(Trusted(lengths), patience=3.0),
+        Shortest(trusted(lengths), patience=3.0),
+        Shortest(trusted(lengths), patience=3.0),
     )
     for order in (asked_about, left_alone):
         for tenant in ("short", "long"):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_runtime.core.errors import BackendProtocolError
-from llm_runtime.wire.sse import Mark, NotAnEventStream, SseSplitter, event_data, read_event
+from llm_runtime.core.errors import BackendProtocolError, NotAnEventStream
+from llm_runtime.wire.sse import Mark, SseSplitter, event_data, read_event
 
 
 def split(*reads: bytes) -> list[bytes]:

@@ -21,6 +21,7 @@ from llm_runtime import __file__ as package_file
 from llm_runtime import __version__
 from llm_runtime.bench.client import LoadClient
 from llm_runtime.bench.config import Target
+from llm_runtime.core.build import COMPILED, interpreter_optimised
 from llm_runtime.core.errors import BackendUnavailable
 
 PACKAGES = ("numpy", "httptools", "orjson", "xllamacpp")
@@ -67,6 +68,8 @@ def environment() -> dict[str, Any]:
         "commit": state.id,
         "dirty": state.dirty,
         "python": platform.python_version(),
+        "python_optimised": interpreter_optimised(),
+        "compiled": COMPILED,
         "packages": {name: _version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from llm_runtime.core.build import COMPILED, interpreter_optimised
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.engines.assets import BUILTIN_PREFIX, ModelStore
 from llm_runtime.engines.config import EnginesConfig
@@ -55,6 +56,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Yields one finding per question, as soon as it is answered. Blocks for seconds."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield build(compiled=COMPILED, optimised=interpreter_optimised())
     try:
         settings = load_settings(overrides, environ, config_file)
     except ConfigError as error:
@@ -67,6 +69,14 @@ def examine(
     yield port(settings.server)
     yield gpu(settings.engines, environ)
     yield cores()
+
+
+def build(*, compiled: bool, optimised: bool | None) -> Finding:
+    """What a request costs hangs on these. optimised: None where the interpreter does not say."""
+    how = "compiled" if compiled else "pure Python (`make compiled` makes the other)"
+    if optimised is False:
+        return Finding("build", "warn", f"{how}; the interpreter was built without --enable-optimizations")
+    return Finding("build", "ok", f"{how}; {'optimised' if optimised else 'unknown'} interpreter")
 
 
 def _settings(settings: Settings) -> Finding:

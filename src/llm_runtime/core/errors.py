@@ -241,6 +241,10 @@ class BackendProtocolError(BackendError):
     reason = "backend_protocol_error"
 
 
+class NotAnEventStream(BackendProtocolError):
+    """A page of markup or a bare JSON text, where events were expected."""
+
+
 class ConfigError(LLMRuntimeError):
     """Start-up only. The message names the key, the value and the fix."""
 

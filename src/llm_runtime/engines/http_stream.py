@@ -17,7 +17,6 @@ from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.quick import quick
 from llm_runtime.engines.base import Finished, Sink
-from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.wire.answers import AnswerReader, AssembledReply
 from llm_runtime.wire.errors import upstream_error
@@ -73,10 +72,23 @@ class StreamOwner(Protocol):
         ...
 
 
+class Requester(Protocol):
+    """The way to the engine; `upstream.client.Upstream` is one."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        same_process: Callable[[], bool] | None = None,
+    ) -> Exchange: ...
+
+
 class HttpStream:
     """Pulled by its request's own task; cancelled through its run. See `base.EngineStream`."""
 
-    def __init__(self, upstream: Upstream, call: EngineCall, lease: Lease, owner: StreamOwner) -> None:
+    def __init__(self, upstream: Requester, call: EngineCall, lease: Lease, owner: StreamOwner) -> None:
         self.finished: Finished | None = None
         self.has_token = False
         self.first_token_at: float | None = None

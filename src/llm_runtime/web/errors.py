@@ -66,6 +66,7 @@ STATUS_TABLE: dict[type[e.LLMRuntimeError], Row] = {
     e.UpstreamNotFound: Row(404, _SERVER),
     e.BackendCrashed: Row(502, _SERVER, retryable=False),
     e.BackendProtocolError: Row(502, _SERVER),
+    e.NotAnEventStream: Row(502, _SERVER),
     e.ConfigError: Row(500, _SERVER),
     e.LLMRuntimeError: Row(500, _SERVER),
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -38,21 +39,23 @@ class ServerProtocol(asyncio.Protocol):
     header_timeout_s: from connecting, or from a request's first byte, to the end of its headers.
     """
 
-    header_timeout_s = 30.0
-    refused: Refused | None = None
-
     def __init__(
         self,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        header_timeout_s: float = 30.0,
+        refused: Refused | None = None,
     ) -> None:
         if not config.loaded:
             config.load()
         self.transport: asyncio.Transport
         self.write_paused = False
         self.server_state = server_state
+        self._header_timeout_s = header_timeout_s
+        self._refused = refused
         self._app = cast(ASGIApp, config.loaded_app)
         self._app_state = app_state
         self._root_path = config.root_path
@@ -78,7 +81,7 @@ class ServerProtocol(asyncio.Protocol):
         # One timer for all limits: it looks at least once per shortest limit, and is never moved.
         self._due_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._look_s = min(self.header_timeout_s, self._keep_alive_s)
+        self._look_s = min(self._header_timeout_s, self._keep_alive_s)
 
     # ---- asyncio.Protocol
 
@@ -93,7 +96,7 @@ class ServerProtocol(asyncio.Protocol):
             "scheme": "https" if is_ssl(self.transport) else "http",
             "root_path": self._root_path,
         }
-        self._expect(self.header_timeout_s)
+        self._expect(self._header_timeout_s)
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self._parser is None:
@@ -141,7 +144,7 @@ class ServerProtocol(asyncio.Protocol):
         if not self._in_headers:
             self._in_headers = True
             self._num_header_bytes = 0
-            self._expect(self.header_timeout_s)
+            self._expect(self._header_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -286,20 +289,18 @@ class ServerProtocol(asyncio.Protocol):
             self.transport.close()
 
     def _say(self, error: LLMRuntimeError) -> None:
-        if self.refused is not None:
-            self.refused("other", row_of(error).status, error.reason)
+        if self._refused is not None:
+            self._refused("other", row_of(error).status, error.reason)
         status, headers, body = error_response(error, request_id_of({}))
         closing = dict([*self.default_headers, *headers, (b"connection", b"close")])
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in closing.items()), b"\r\n"]
         self.transport.write(b"".join(lines) + body)
 
 
-def server_protocol(header_timeout_s: float, refused: Refused | None = None) -> type[ServerProtocol]:
-    """The protocol with its limit, as uvicorn wants it: a class."""
-    members: dict[str, object] = {"header_timeout_s": header_timeout_s}
-    if refused is not None:
-        members["refused"] = staticmethod(refused)
-    return type("ServerProtocol", (ServerProtocol,), members)
+def server_protocol(header_timeout_s: float, refused: Refused | None = None) -> Any:
+    """What uvicorn wants as a protocol class and only calls, with the limit. No subclass: one of Python's
+    cannot be made of a compiled class."""
+    return partial(ServerProtocol, header_timeout_s=header_timeout_s, refused=refused)
 
 
 def install(config: Any, header_timeout_s: float, refused: Refused | None = None) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from llm_runtime.core.errors import BackendProtocolError
+from llm_runtime.core.errors import BackendProtocolError, NotAnEventStream
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.wire.dialects.chat import TEXT_MEMBERS
 from llm_runtime.wire.events import ChunkNormaliser, Progress
 from llm_runtime.wire.options import RelayOptions
-from llm_runtime.wire.sse import Mark, NotAnEventStream, SseSplitter, read_event
+from llm_runtime.wire.sse import Mark, SseSplitter, read_event
 
 _ONCE = frozenset({"id", "type", "name", "role"})
 """Said once; engines that repeat them mean the same, not more."""

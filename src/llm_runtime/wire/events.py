@@ -170,7 +170,7 @@ class ChunkNormaliser:
             if event.get(key) != value:
                 event[key] = value
                 changed = True
-        for key in options.strip_members & event.keys():
+        for key in event.keys() & options.strip_members:
             del event[key]
             changed = True
         if "error" in event:

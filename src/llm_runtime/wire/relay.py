@@ -12,12 +12,12 @@ from typing import Any
 
 import orjson
 
-from llm_runtime.core.errors import BackendProtocolError, LLMRuntimeError
+from llm_runtime.core.errors import BackendProtocolError, LLMRuntimeError, NotAnEventStream
 from llm_runtime.core.outcome import Usage
 from llm_runtime.wire.envelope import STRING_INSIDE, Envelope, learn
 from llm_runtime.wire.events import ChunkNormaliser, Progress
 from llm_runtime.wire.options import RelayOptions
-from llm_runtime.wire.sse import DONE, Mark, NotAnEventStream, SseSplitter, is_utf8, read_event
+from llm_runtime.wire.sse import DONE, Mark, SseSplitter, is_utf8, read_event
 
 _MAX_ENVELOPES = 512
 

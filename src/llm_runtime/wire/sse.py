@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from llm_runtime.core.errors import BackendProtocolError
+from llm_runtime.core.errors import BackendProtocolError, NotAnEventStream
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -116,10 +116,6 @@ def read_event(event: bytes) -> dict[str, Any] | Mark | None:
         # Old llama.cpp: the field is named `error`.
         return {"error": _parse(event[6:]) or "unknown"} if event.startswith(b"error:") else None
     return Mark.END if data == b"[DONE]" else _parse(data)
-
-
-class NotAnEventStream(BackendProtocolError):
-    """A page of markup or a bare JSON text, where events were expected."""
 
 
 def _parse(data: bytes) -> dict[str, Any] | None:

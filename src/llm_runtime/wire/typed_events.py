@@ -16,13 +16,14 @@ from llm_runtime.core.errors import (
     BackendUnavailable,
     InvalidRequest,
     LLMRuntimeError,
+    NotAnEventStream,
     UpstreamRefused,
 )
 from llm_runtime.core.outcome import Usage
 from llm_runtime.wire.dialects import typed_dialect_for
 from llm_runtime.wire.dialects.base import FAILED
 from llm_runtime.wire.options import RelayOptions
-from llm_runtime.wire.sse import Mark, NotAnEventStream, SseSplitter, is_utf8, read_event
+from llm_runtime.wire.sse import Mark, SseSplitter, is_utf8, read_event
 
 
 class TypedEventRelay:
