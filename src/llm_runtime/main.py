@@ -59,7 +59,7 @@ from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.runtime.service_book import ServiceBook
 from llm_runtime.runtime.state import StateReader
 from llm_runtime.scheduling.presets import build_scheduler
-from llm_runtime.serving import announce, check_exposed, check_workers, listen, server_config
+from llm_runtime.serving import announce, check_exposed, check_workers, listen, server_config, settle_heap
 from llm_runtime.settings import DEFAULT_ORIGIN, Settings, load_settings
 from llm_runtime.telemetry.families import Sources
 from llm_runtime.telemetry.gpu import NvidiaSmiSampler
@@ -303,7 +303,12 @@ def run(built: Built) -> int:
     host = built.settings.server.host
     listener = listen(host, built.settings.server.port)
     port = listener.getsockname()[1]
-    built.runtime.on_ready = lambda: announce(host, port, built.runtime.models, built.settings)
+
+    def ready() -> None:
+        announce(host, port, built.runtime.models, built.settings)
+        settle_heap()
+
+    built.runtime.on_ready = ready
     server = uvicorn.Server(server_config(built.app, built.settings, built.events.refused))
     server.run(sockets=[listener])
     listener.close()
