@@ -92,6 +92,18 @@ def test_a_missed_bar_fails_the_check_and_so_does_a_missing_peer() -> None:
     assert len(claims.failing(claims.judge(alone), "ci")) == 2
 
 
+def test_a_build_fails_when_the_whole_interval_is_above_and_not_by_the_weather() -> None:
+    """A third of 300 us is 100: the median is above it both times, the interval once."""
+    turns = [costs(OURS, n, us, 0.1) for n, us in enumerate((97.0, 98.0, 99.0, 101.0, 102.0, 103.0, 104.0))]
+    turns += [costs(BASELINE, number, 300.0, 3.0) for number in range(7)]
+    weather = claims.judge(summarise(turns, 7))
+    (token,) = [v for v in weather if v.claim.group == "ci" and "token" in v.claim.text]
+    assert (token.met, token.surely_missed) == (False, False)
+    assert token not in claims.failing(weather, "ci")
+    missed = claims.failing(claims.judge(compared(101.0)), "ci")
+    assert [verdict.surely_missed for verdict in missed] == [True]
+
+
 def test_three_rounds_can_meet_a_bar_but_not_surely() -> None:
     verdict = claims.judge(compared(20.0, rounds=3))[0]
     assert verdict.met
