@@ -4,24 +4,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import statistics
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from llm_runtime.bench.config import Target, TrafficClass
+from llm_runtime.bench.config import TrafficClass
+from llm_runtime.bench.goodput import Load, capacity, goodput
 from llm_runtime.bench.launch import launched
 from llm_runtime.bench.lengths import Uniform
-from llm_runtime.bench.returning import Patience, play_returning
 from llm_runtime.bench.scenario import Bar, Result, Scenario
 from llm_runtime.bench.serve_command import serve_command
-from llm_runtime.bench.workload import Session, SyntheticSessions
 
 REAL_SLOTS, REAL_CONTEXT = 16, 256
 REAL_CAPS = (1, 2, 4, 8, REAL_SLOTS)
-REAL_INPUT, REAL_OUTPUT = Uniform(8, 24), Uniform(16, 32)
+TRAFFIC = TrafficClass(input_tokens=Uniform(8, 24), output_tokens=Uniform(16, 32))
+CAPACITY_REQUESTS, LEARNING_SEED = 24, 10_001
 REAL_TTFT_S = 4.0
 REAL_OVERLOAD = 1.3
 """By what 8 slots complete while somebody always waits."""
@@ -42,17 +40,6 @@ FULL = Size(rounds=3, load_s=15.0, warmup_s=4.0, learning_s=60.0)
 QUICK = Size(rounds=1, load_s=7.0, warmup_s=2.0, learning_s=15.0)
 
 
-def sessions(seed: int, rate: float, seconds: float) -> list[Session]:
-    traffic = TrafficClass(input_tokens=REAL_INPUT, output_tokens=REAL_OUTPUT)
-    drawn, source = SyntheticSessions((traffic,), seed), random.Random(f"adaptive-limit:{seed}")
-    at_s = 0.0
-    found: list[Session] = []
-    while (at_s := at_s + source.expovariate(rate)) < seconds:
-        session = drawn.session(len(found))
-        found.append(Session(session.number, traffic, session.turns, at_s))
-    return found
-
-
 def command(num_slots: int, *, adaptive: bool) -> str:
     return serve_command(
         "llama.cpp",
@@ -65,26 +52,6 @@ def command(num_slots: int, *, adaptive: bool) -> str:
     )
 
 
-async def goodput(url: str, seed: int, rate: float, size: Size) -> float:
-    load = sessions(seed, rate, size.load_s)
-    counted = {each.number for each in load if each.due_s is not None and each.due_s >= size.warmup_s}
-    tries = await play_returning(Target(url, ignore_eos=True), load, Patience(tries=1))
-    good = [
-        each
-        for each in tries
-        if each.number in counted and each.completed and (each.ttft_s or 0.0) <= REAL_TTFT_S
-    ]
-    return len(good) / (size.load_s - size.warmup_s)
-
-
-async def capacity(url: str) -> float:
-    load = sessions(10_000, 24.0, 10.0)[:24]
-    at_once = [Session(each.number, each.traffic, each.turns, 0.0) for each in load]
-    begun = asyncio.get_running_loop().time()
-    await play_returning(Target(url, ignore_eos=True), at_once, Patience(tries=1))
-    return len(load) / (asyncio.get_running_loop().time() - begun)
-
-
 async def embedded(size: Size) -> tuple[dict[str, float | None], dict[str, Any]]:
     commands = {f"cap_{cap}": command(cap, adaptive=False) for cap in REAL_CAPS}
     commands["adaptive"] = command(REAL_SLOTS, adaptive=True)
@@ -94,12 +61,12 @@ async def embedded(size: Size) -> tuple[dict[str, float | None], dict[str, Any]]
             name: await stack.enter_async_context(launched(text, {}, "/health/ready"))
             for name, text in commands.items()
         }
-        rate = REAL_OVERLOAD * await capacity(urls["cap_8"])
-        learning = Size(1, size.learning_s, 0.0, 0.0)
-        await goodput(urls["adaptive"], 10_001, rate, learning)
+        rate = REAL_OVERLOAD * await capacity(urls["cap_8"], TRAFFIC, CAPACITY_REQUESTS)
+        load = Load(TRAFFIC, size.load_s, size.warmup_s, REAL_TTFT_S)
+        await goodput(urls["adaptive"], replace(load, load_s=size.learning_s), rate, LEARNING_SEED)
         for number in range(size.rounds):
             names = list(urls) if number % 2 == 0 else list(urls)[::-1]
-            rounds.append({name: await goodput(urls[name], number, rate, size) for name in names})
+            rounds.append({name: (await goodput(urls[name], load, rate, number))[0] for name in names})
     means = {name: statistics.fmean(each[name] for each in rounds) for name in commands}
     best = max((name for name in means if name != "adaptive"), key=lambda name: means[name])
     figures: dict[str, float | None] = {
@@ -119,8 +86,9 @@ SCENARIO = Scenario(
     question="Does the adaptive limit, which nobody has configured, serve as many in time on the embedded "
     "engine as the best static cap?",
     workload={
-        "slots": REAL_SLOTS, "context_tokens": REAL_CONTEXT, "caps": REAL_CAPS, "input": REAL_INPUT,
-        "output": REAL_OUTPUT, "ttft_s": REAL_TTFT_S, "overload": REAL_OVERLOAD, "full": FULL, "quick": QUICK,
+        "slots": REAL_SLOTS, "context_tokens": REAL_CONTEXT, "caps": REAL_CAPS, "traffic": TRAFFIC,
+        "capacity_requests": CAPACITY_REQUESTS, "ttft_s": REAL_TTFT_S, "overload": REAL_OVERLOAD,
+        "full": FULL, "quick": QUICK,
     },
     bars=(
         Bar("embedded_goodput_over_best_cap", ">=", 0.95, quick=False),

@@ -6,23 +6,21 @@ a server whose clients declare nothing, which is FIFO without a gate.
 
 from __future__ import annotations
 
-import asyncio
 import math
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llm_runtime.bench.config import Target, TrafficClass
+from llm_runtime.bench.config import TrafficClass
+from llm_runtime.bench.goodput import Load, capacity, goodput
 from llm_runtime.bench.launch import launched
 from llm_runtime.bench.lengths import Uniform
-from llm_runtime.bench.returning import Patience, Try, play_returning
+from llm_runtime.bench.returning import Patience, Try
 from llm_runtime.bench.scenario import Bar, Result, Scenario
 from llm_runtime.bench.serve_command import serve_command
-from llm_runtime.bench.workload import Session, SyntheticSessions
 
-REAL_INPUT, REAL_OUTPUT = Uniform(8, 24), Uniform(8, 24)
+TRAFFIC = TrafficClass(input_tokens=Uniform(8, 24), output_tokens=Uniform(8, 24))
 REAL_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 REAL_SLOTS, REAL_CONTEXT = 8, 512
 REAL_TTFT_S = 3.0
@@ -49,33 +47,20 @@ FULL = Size(rounds=3, load_s=14.0, warmup_s=3.0, mock_s=30.0)
 QUICK = Size(rounds=1, load_s=6.0, warmup_s=1.0, mock_s=10.0)
 
 
-def sessions(seed: int, rate: float, seconds: float) -> list[Session]:
-    traffic = TrafficClass(input_tokens=REAL_INPUT, output_tokens=REAL_OUTPUT)
-    drawn, source = SyntheticSessions((traffic,), seed), random.Random(f"overload:{seed}")
-    at_s = 0.0
-    found: list[Session] = []
-    while (at_s := at_s + source.expovariate(rate)) < seconds:
-        session = drawn.session(len(found))
-        found.append(Session(session.number, traffic, session.turns, at_s))
-    return found
-
-
 async def embedded(size: Size) -> tuple[dict[str, float | None], dict[str, Any]]:
     settings: dict[str, object] = {"native_backend_concurrency": REAL_SLOTS, "n_ctx": REAL_CONTEXT}
     gated = serve_command("llama.cpp", {**settings, "request_timeout_s": REAL_TTFT_S})
-    once, returning = Patience(tries=1), PATIENCE
+    load = Load(TRAFFIC, size.load_s, size.warmup_s, REAL_TTFT_S)
     rounds: list[dict[str, Any]] = []
     async with launched(serve_command("llama.cpp", settings), {}, "/health/ready") as fifo_url:
-        full = await _capacity(fifo_url)
-        fifo = [await _real_goodput(fifo_url, n, OVERLOAD * full, size, once) for n in range(size.rounds)]
+        full = await capacity(fifo_url, TRAFFIC, CAPACITY_REQUESTS)
+        fifo = [await goodput(fifo_url, load, OVERLOAD * full, seed) for seed in range(size.rounds)]
     async with launched(gated, {}, "/health/ready") as url:
-        await _capacity(url)  # before anything was measured nothing is refused
+        await capacity(url, TRAFFIC, CAPACITY_REQUESTS)  # before anything was measured nothing is refused
         for number in range(size.rounds):
             rates = REAL_RATES if number % 2 == 0 else REAL_RATES[::-1]
-            goodputs = {
-                f"{rate:g}": (await _real_goodput(url, number, rate * full, size, once))[0] for rate in rates
-            }
-            good, tries = await _real_goodput(url, number, OVERLOAD * full, size, returning)
+            goodputs = {f"{rate:g}": (await goodput(url, load, rate * full, number))[0] for rate in rates}
+            good, tries = await goodput(url, load, OVERLOAD * full, number, PATIENCE)
             rounds.append({"goodput": goodputs, "returning": good, **returns_of(tries)})
     by_rate = {
         f"{rate:g}": statistics.fmean(each["goodput"][f"{rate:g}"] for each in rounds) for rate in REAL_RATES
@@ -87,29 +72,6 @@ async def embedded(size: Size) -> tuple[dict[str, float | None], dict[str, Any]]
         "embedded_fifo_goodput_over_best": statistics.fmean(g for g, _ in fifo) / max(by_rate.values()),
     }
     return figures, {"capacity_per_s": full, "goodput_per_s": by_rate, "rounds": rounds}
-
-
-async def _capacity(url: str) -> float:
-    load = sessions(10_000, CAPACITY_REQUESTS, 10.0)[:CAPACITY_REQUESTS]
-    at_once = [Session(each.number, each.traffic, each.turns, 0.0) for each in load]
-    begun = asyncio.get_running_loop().time()
-    await play_returning(Target(url, ignore_eos=True), at_once, Patience(tries=1))
-    return CAPACITY_REQUESTS / (asyncio.get_running_loop().time() - begun)
-
-
-async def _real_goodput(
-    url: str, seed: int, rate: float, size: Size, patience: Patience
-) -> tuple[float, list[Try]]:
-    """Of requests first sent in the counted time; with their tries."""
-    load = sessions(seed, rate, size.load_s)
-    counted = {each.number for each in load if each.due_s is not None and each.due_s >= size.warmup_s}
-    tries = await play_returning(Target(url, ignore_eos=True), load, patience)
-    good = [
-        each
-        for each in tries
-        if each.number in counted and each.completed and (each.ttft_s or 0.0) <= REAL_TTFT_S
-    ]
-    return len(good) / (size.load_s - size.warmup_s), tries
 
 
 def returns_of(tries: Sequence[Try]) -> dict[str, int]:
@@ -124,8 +86,8 @@ def returns_of(tries: Sequence[Try]) -> dict[str, int]:
 async def refusals(size: Size) -> tuple[dict[str, float | None], dict[str, Any]]:
     """As the client sees them, which is more than from headers read to bytes written."""
     async with launched(serve_command("mock", {"max_queue_size": MOCK_QUEUE}), {}, "/health/ready") as url:
-        load = sessions(0, MOCK_RATE, size.mock_s)
-        tries = await play_returning(Target(url, ignore_eos=True), load, Patience(tries=1))
+        load = Load(TRAFFIC, size.mock_s, 0.0, REAL_TTFT_S)
+        _, tries = await goodput(url, load, MOCK_RATE, 0)
     took = sorted(each.answered_s for each in tries if each.answered_s is not None)
     figures: dict[str, float | None] = {
         "refusal_p99_ms": 1e3 * took[math.ceil(0.99 * len(took)) - 1] if len(took) >= 100 else None
@@ -149,7 +111,7 @@ SCENARIO = Scenario(
     question="Does the embedded engine serve as many in time at twice its capacity as at the best rate, are "
     "refusals quick, and is there room for who returns when told?",
     workload={
-        "input": REAL_INPUT, "output": REAL_OUTPUT, "rates": REAL_RATES, "overload": OVERLOAD,
+        "traffic": TRAFFIC, "rates": REAL_RATES, "overload": OVERLOAD,
         "slots": REAL_SLOTS, "context_tokens": REAL_CONTEXT, "ttft_s": REAL_TTFT_S,
         "capacity_requests": CAPACITY_REQUESTS, "mock_rate": MOCK_RATE, "mock_queue": MOCK_QUEUE,
         "patience": PATIENCE, "full": FULL, "quick": QUICK,
