@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from llm_runtime.bench.ray_bed import ray_bed
 from llm_runtime.engines import proctable
+from tests.ray.checks import check_counts
 from tests.ray.conftest import Bed
 from tests.support.http import Stream, ask, chat_body, connected, post
 
@@ -50,16 +51,7 @@ async def bed() -> AsyncIterator[Bed]:
 
 
 async def test_counts_are_the_engine_s(bed: Bed) -> None:
-    body = chat_body(MODEL, max_tokens=8, temperature=0, ignore_eos=True)
-    plain = (await ask(bed.port, post(body))).json()
-    assert plain["usage"]["completion_tokens"] == 8
-    streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    async with connected(bed.port) as connection:
-        await connection.send(post(streamed))
-        _, stream = await connection.streamed()
-    assert stream.text == plain["choices"][0]["message"]["content"]
-    assert stream.chunks[-1]["usage"]["completion_tokens"] == 8
-    assert stream.chunks[-1]["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+    await check_counts(bed, MODEL)
 
 
 async def test_the_engine_s_own_refusal_comes_through(bed: Bed) -> None:

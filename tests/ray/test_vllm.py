@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from llm_runtime.bench.ray_bed import ray_bed
+from tests.ray.checks import check_counts
 from tests.ray.conftest import Bed
 from tests.support.http import Stream, ask, chat_body, connected, get, post
 
@@ -48,17 +49,7 @@ async def bed() -> AsyncIterator[Bed]:
 
 
 async def test_counts_are_exact_and_the_same_streamed_and_whole(bed: Bed) -> None:
-    body = chat_body(MODEL, max_tokens=8, temperature=0, ignore_eos=True)
-    plain = (await ask(bed.port, post(body))).json()
-    assert plain["usage"]["completion_tokens"] == 8
-    streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    async with connected(bed.port) as connection:
-        await connection.send(post(streamed))
-        _, stream = await connection.streamed()
-    assert stream.done
-    assert stream.text == plain["choices"][0]["message"]["content"]
-    assert stream.chunks[-1]["usage"]["completion_tokens"] == 8
-    assert stream.chunks[-1]["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+    await check_counts(bed, MODEL)
 
 
 async def test_the_engine_works_on_several_requests_at_once(bed: Bed) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -11,34 +11,14 @@ from llm_runtime.admission.base import MakeRoom
 from llm_runtime.core.errors import Shed
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
-from llm_runtime.routing.base import ReplicaView
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.decision import RETRY_AFTER_EVICTION_S, DecisionCore
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
+from tests.runtime.slots import Slots
 
 BATCH = 8
-
-
-@dataclass
-class Slots:
-    """Implements `ReplicaSlots`, played by hand."""
-
-    id: str
-    num_slots: int = 2
-    num_taken: int = 0
-    num_held: int = 0
-    is_static: bool = False
-    ready: bool = True
-    draining: bool = False
-
-    @property
-    def num_free(self) -> int:
-        return 0 if self.is_static and self.num_taken else self.num_slots - self.num_taken
-
-    def view(self, num_placed: int) -> ReplicaView:
-        return ReplicaView(self.id, self.num_slots, self.num_free - num_placed, self.ready, self.draining)
 
 
 def request(request_id: str, *, priority: int = 5, num_slots: int = 1) -> RuntimeRequest:

@@ -9,23 +9,15 @@ import pytest
 
 from llm_runtime.core.errors import BackendError, BackendUnavailable, Shed
 from llm_runtime.core.outcome import Outcome
-from llm_runtime.core.request import RuntimeRequest, TimeLimits
+from llm_runtime.core.request import TimeLimits
 from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.decision import MAX_ATTEMPTS
-from llm_runtime.scheduling.base import (
-    Capacity,
-    Decision,
-    Eviction,
-    Head,
-    Outlook,
-    QueueSnapshot,
-    Scheduler,
-    SchedulingEvent,
-)
+from llm_runtime.scheduling.base import Capacity, Decision
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from tests.runtime.rig import rig, virtual
+from tests.support.schedulers import Forwarding
 from tests.support.scripted import ScriptedBackend, ScriptedStream
 
 COMPLETED = [(Outcome.COMPLETED, "stop")]
@@ -199,44 +191,19 @@ async def test_an_open_that_says_unavailable_is_tried_again() -> None:
 # ---- preemption
 
 
-class Preempting:
-    """A scheduler that also does what the test says: the preset's decisions, and `preempt` once."""
+class Preempting(Forwarding):
+    """The preset's decisions, and what the test wants preempted or shed, once."""
 
     def __init__(self) -> None:
-        self._inner: Scheduler = build_scheduler(SchedulingConfig())
+        super().__init__(build_scheduler(SchedulingConfig()))
         self.preempt: tuple[str, ...] = ()
         self.shed: tuple[str, ...] = ()
 
-    def add(self, request: RuntimeRequest, now: float) -> None:
-        self._inner.add(request, now)
-
-    def remove(self, request_id: str, now: float) -> bool:
-        return self._inner.remove(request_id, now)
-
-    def observe(self, event: SchedulingEvent, now: float) -> None:
-        self._inner.observe(event, now)
-
     def decide(self, now: float, capacity: Capacity) -> Decision:
-        decision = self._inner.decide(now, capacity)
+        decision = super().decide(now, capacity)
         preempt, self.preempt = self.preempt, ()
         shed, self.shed = self.shed, ()
         return Decision(decision.dispatch, decision.evict, preempt, decision.wake_at, shed)
-
-    def outlook(self, request: RuntimeRequest, now: float) -> Outlook:
-        return self._inner.outlook(request, now)
-
-    @property
-    def prompt_weight(self) -> float:
-        return self._inner.prompt_weight
-
-    def make_room(self, num_requests: int, work: float, now: float) -> tuple[Eviction, ...]:
-        return self._inner.make_room(num_requests, work, now)
-
-    def snapshot(self, now: float) -> QueueSnapshot:
-        return self._inner.snapshot(now)
-
-    def head(self, now: float, capacity: Capacity) -> Head | None:
-        return self._inner.head(now, capacity)
 
 
 @virtual

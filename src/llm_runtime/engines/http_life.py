@@ -4,6 +4,7 @@ the requests inside it."""
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
@@ -48,7 +49,7 @@ class Failing(Protocol):
         ...
 
 
-class HttpLife(Generic[H]):
+class HttpLife(ABC, Generic[H]):
     """`child_backend.EngineLife`, and the owner of the streams that run on this very process. Owned by
     the backend; a crash ends it, and a new process is a new life. Subclasses say how the engine is
     asked: `prepare`, `work_done`.
@@ -78,13 +79,13 @@ class HttpLife(Generic[H]):
         """Has its progress watched from now on: see `watchdog`. Before `wait` only."""
         self._watched = (stall_timeout_s, stuck)
 
+    @abstractmethod
     async def work_done(self) -> float | None:
         """As `watchdog.Watched`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self, work: Work) -> tuple[EngineCall, H]:
         """What is sent for a request, and its handle for `Cancellations`."""
-        raise NotImplementedError
 
     # ---- ending, by the supervisor
 

@@ -9,62 +9,34 @@ from llm_runtime.bench.sim.config import ContinuousModel
 from llm_runtime.bench.sim.curve import constant, line
 from llm_runtime.bench.sim.policies import Policies, scheduled
 from llm_runtime.core.request import RuntimeRequest, TimeLimits
-from llm_runtime.scheduling.base import (
-    Capacity,
-    Decision,
-    Dispatched,
-    Eviction,
-    Head,
-    Outlook,
-    QueueSnapshot,
-    Scheduler,
-    SchedulingEvent,
-)
+from llm_runtime.scheduling.base import Capacity, Decision, Dispatched, SchedulingEvent
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from tests.bench.sim.builders import ONE_AT_A_TIME, ask, ends, fifo, reasons, run_of
+from tests.support.schedulers import Forwarding
 
 
-class PreemptFor(Scheduler):
+class PreemptFor(Forwarding):
     """FIFO, and preempts request 0 when another one is added."""
 
     def __init__(self) -> None:
-        self._inner = build_scheduler(SchedulingConfig(enable_batching=False))
+        super().__init__(build_scheduler(SchedulingConfig(enable_batching=False)))
         self.events: list[SchedulingEvent] = []
         self._wanted: tuple[str, ...] = ()
 
     def add(self, request: RuntimeRequest, now: float) -> None:
-        self._inner.add(request, now)
+        super().add(request, now)
         if request.id != "0":
             self._wanted = ("0",)
 
-    def remove(self, request_id: str, now: float) -> bool:
-        return self._inner.remove(request_id, now)
-
     def observe(self, event: SchedulingEvent, now: float) -> None:
         self.events.append(event)
-        self._inner.observe(event, now)
+        super().observe(event, now)
 
     def decide(self, now: float, capacity: Capacity) -> Decision:
-        decision = self._inner.decide(now, capacity)
+        decision = super().decide(now, capacity)
         wanted, self._wanted = self._wanted, ()
         return Decision(decision.dispatch, decision.evict, wanted, decision.wake_at)
-
-    def outlook(self, request: RuntimeRequest, now: float) -> Outlook:
-        return self._inner.outlook(request, now)
-
-    @property
-    def prompt_weight(self) -> float:
-        return self._inner.prompt_weight
-
-    def make_room(self, num_requests: int, work: float, now: float) -> tuple[Eviction, ...]:
-        return self._inner.make_room(num_requests, work, now)
-
-    def snapshot(self, now: float) -> QueueSnapshot:
-        return self._inner.snapshot(now)
-
-    def head(self, now: float, capacity: Capacity) -> Head | None:
-        return self._inner.head(now, capacity)
 
 
 def test_a_preempted_request_returns_to_its_place_and_its_slot_is_free_after_the_step() -> None:
