@@ -18,9 +18,9 @@ from llm_runtime.web.protocol import Refused, server_protocol
 STREAM_SEND_BUFFER_BYTES = 128 * 1024
 SHUTDOWN_GRACE_S = 5
 LISTEN_BACKLOG = 2048
-GC_THRESHOLDS = (2_000, 10, 10)
-"""So many new containers between two looks at the young ones, where Python's default is 700. Not more: an
-error ties its frames, and so perhaps a large body, into a cycle that waits for the collector."""
+GC_THRESHOLDS = (20_000, 20, 50)
+"""So many new containers between two looks at the young ones, where Python's default is 700. Only what is tied
+into a cycle waits for it, and requests tie none: refused and failed ones with large bodies neither."""
 
 
 def check_workers(num_workers: int) -> None:
