@@ -19,8 +19,8 @@ STREAM_SEND_BUFFER_BYTES = 128 * 1024
 SHUTDOWN_GRACE_S = 5
 LISTEN_BACKLOG = 2048
 GC_THRESHOLDS = (20_000, 20, 50)
-"""So many new containers between two looks at the young ones, where Python's default is 700. Only what is tied
-into a cycle waits for it, and requests tie none: refused and failed ones with large bodies neither."""
+"""So many new containers between two looks at the young ones, where Python's default is 700. Only what is
+tied into a cycle waits for it, and requests tie none: refused and failed ones with large bodies neither."""
 
 
 def check_workers(num_workers: int) -> None:
