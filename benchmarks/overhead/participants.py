@@ -32,7 +32,7 @@ SMG = "smg"
 BASELINE = "fastapi-httpx"
 DIRECT = "direct"
 HOW_TO_GET = "make bench-peers"
-COST: tuple[PhaseName, ...] = ("streams", "steps", "plain")
+COST: tuple[PhaseName, ...] = ("streams", "steps", "plain", "paced")
 LATENCY: tuple[PhaseName, ...] = ("poisson",)
 
 

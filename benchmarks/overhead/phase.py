@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["streams", "poisson", "plain", "stalled"]
+Kind = Literal["streams", "poisson", "plain", "paced", "stalled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """streams: so many at once, each followed by the next, evenly shifted against each other.
     poisson: streams arriving at `rate_per_s`, whatever becomes of them. plain: `concurrency` plain
-    requests at once, each followed by the next. stalled: so many streams that nobody reads on
-    after the first token.
+    requests at once, each followed by the next. paced: plain requests arriving at `rate_per_s`.
+    stalled: so many streams that nobody reads on after the first token.
 
     headers: as sent; root_pid, stub_pid: whose CPU time is read at both ends of the window, None for
     the stub alone. window_s of load are measured after warmup_s of the same. salt: makes prompts unique.

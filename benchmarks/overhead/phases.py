@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from itertools import count
 from time import monotonic as now
 
@@ -11,6 +12,8 @@ from benchmarks.overhead.calls import Call, PlainCall, StalledCall, StreamCall, 
 from benchmarks.overhead.connections import Connection, Pool
 from benchmarks.overhead.phase import Phase, Result
 from benchmarks.overhead.window import Window
+
+Ended = Callable[[Connection | None], None]
 
 DRAIN_S = 30.0
 """How long what is under way at the end of a window may take until it counts as failed."""
@@ -34,7 +37,8 @@ class Bodies:
         self._head = "\r\n".join(lines).encode()
         self._salt = phase.salt
         self._numbers = count()
-        stream = f'"stream": true, "max_tokens": {phase.num_tokens}' if phase.kind != "plain" else '"seed": 1'
+        is_plain = phase.kind in ("plain", "paced")
+        stream = '"seed": 1' if is_plain else f'"stream": true, "max_tokens": {phase.num_tokens}'
         self._before = f'{{"model": "{phase.model}", {stream}, "messages": [{{"role": "user", "content": "'
         self._after = f'{PROMPT}"}}]}}'
 
@@ -82,7 +86,9 @@ async def run(phase: Phase) -> Result:
     tally = Tally()
     pool = Pool(phase.host, phase.port)
     window = Window(phase, tally)
-    begin = {"streams": _streams, "plain": _plain, "poisson": _poisson, "stalled": _stalled}[phase.kind]
+    begin = {
+        "streams": _streams, "plain": _plain, "paced": _paced, "poisson": _poisson, "stalled": _stalled,
+    }[phase.kind]  # fmt: skip
     running = Running()
     try:
         begun_at = await begin(phase, pool, tally, running)
@@ -142,8 +148,21 @@ async def _plain(phase: Phase, pool: Pool, tally: Tally, running: Running) -> fl
 
 
 async def _poisson(phase: Phase, pool: Pool, tally: Tally, running: Running) -> float:
-    """Arrivals on absolute instants; the same seed gives every participant of a round the same ones."""
     await pool.fill(2 + int(2 * phase.rate_per_s * phase.num_tokens * phase.gap_s))
+
+    def make(payload: bytes, ended: Ended) -> Call:
+        return StreamCall(payload, tally, ended, phase.num_tokens)
+
+    return _arrive(phase, pool, running, make)
+
+
+async def _paced(phase: Phase, pool: Pool, tally: Tally, running: Running) -> float:
+    await pool.fill(phase.concurrency)
+    return _arrive(phase, pool, running, lambda payload, ended: PlainCall(payload, tally, ended))
+
+
+def _arrive(phase: Phase, pool: Pool, running: Running, make: Callable[[bytes, Ended], Call]) -> float:
+    """On absolute random instants; the same seed gives every participant of a round the same ones."""
     bodies = Bodies(phase)
     loop = asyncio.get_running_loop()
     source = random.Random(phase.seed)
@@ -157,7 +176,7 @@ async def _poisson(phase: Phase, pool: Pool, tally: Tally, running: Running) -> 
 
     def start(due_at: float) -> None:
         running.began()
-        call = StreamCall(bodies.next(), tally, ended, phase.num_tokens)
+        call = make(bodies.next(), ended)
         call.due_at = due_at
         pool.send(call)
         arm(due_at + source.expovariate(phase.rate_per_s))

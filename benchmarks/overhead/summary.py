@@ -71,11 +71,12 @@ def figures(turn: Turn, direct: Turn | None) -> dict[str, float]:
     found: dict[str, float] = {}
     cpu_costs: tuple[tuple[PhaseName, str, float], ...] = (
         ("streams", "token_us", 1e6), ("steps", "step_token_us", 1e6), ("plain", "plain_ms", 1e3),
+        ("paced", "paced_ms", 1e3),
     )  # fmt: skip
     for phase, metric, scale in cpu_costs:
         result = sound(turn, phase)
         if result is not None and result.cpu_s is not None:
-            count = result.num_plain if phase == "plain" else result.num_tokens
+            count = result.num_plain if phase in ("plain", "paced") else result.num_tokens
             if count >= MIN_SAMPLES:
                 found[metric] = scale * result.cpu_s / count
     mine = sound(turn, "poisson")

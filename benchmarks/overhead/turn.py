@@ -30,7 +30,7 @@ from benchmarks.overhead.servers import (
 WARM_UP_S = 1.0
 LOAD_TIMEOUT_S = 120.0
 KINDS: dict[PhaseName, Kind] = {
-    "streams": "streams", "steps": "streams", "plain": "plain", "poisson": "poisson",
+    "streams": "streams", "steps": "streams", "plain": "plain", "paced": "paced", "poisson": "poisson",
 }  # fmt: skip
 
 
@@ -156,7 +156,9 @@ class Bench:
         self, name: PhaseName, participant: Participant, place: Place, round_number: int, pid: int | None
     ) -> Phase:
         plan, share = self.plan, participant.load_share
-        at_once = plan.concurrency if name == "plain" else max(1, round(plan.streams * share))
+        is_plain = name in ("plain", "paced")
+        at_once = plan.concurrency if is_plain else max(1, round(plan.streams * share))
+        rate_per_s = plan.plain_rate_per_s if name == "paced" else plan.rate_per_s
         return Phase(
             kind=KINDS[name],
             host="127.0.0.1",
@@ -170,7 +172,7 @@ class Bench:
             concurrency=at_once,
             num_tokens=plan.num_tokens,
             gap_s=plan.gap_s,
-            rate_per_s=plan.rate_per_s * share,
+            rate_per_s=rate_per_s * share,
             root_pid=pid,
             stub_pid=self.stub.server.pid,
             driver_pid=os.getpid(),

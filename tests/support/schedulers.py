@@ -9,6 +9,7 @@ from llm_runtime.scheduling.base import (
     Eviction,
     Head,
     Outlook,
+    Placement,
     QueueSnapshot,
     Scheduler,
     SchedulingEvent,
@@ -23,6 +24,10 @@ class Forwarding:
 
     def add(self, request: RuntimeRequest, now: float) -> None:
         self.inner.add(request, now)
+
+    def start(self, request: RuntimeRequest, now: float, capacity: Capacity) -> Placement | None:
+        """None: whatever a test has to say of adding and deciding is heard."""
+        return None
 
     def remove(self, request_id: str, now: float) -> bool:
         return self.inner.remove(request_id, now)

@@ -32,6 +32,9 @@ class Tenant:
         return max(asked, self.best_priority)
 
 
+UNDECLARED = Tenant("")
+
+
 class Tenants:
     """Read-only after construction; from any thread.
 
@@ -62,8 +65,8 @@ class Tenants:
         return any(tenant.limits is not None for tenant in self._by_name.values())
 
     def of(self, name: str) -> Tenant:
-        """The tenant of that name; one without limits where it is not declared."""
-        return self._by_name.get(name) or Tenant(name)
+        """The tenant of that name; where it is not declared, one without limits (nor a name)."""
+        return self._by_name.get(name, UNDECLARED)
 
     def limits_of(self, name: str) -> TenantLimits | None:
         tenant = self._by_name.get(name)

@@ -256,7 +256,12 @@ class InferenceEndpoint:
             headers = self._reply_headers(handle, client)
             headers.append((b"content-type", b"application/json"))
             headers.append((b"content-length", b"%d" % len(body)))
-            await send_bytes(client.send, 200, headers, body)
+            cycle = client.cycle
+            if cycle is not None and not cycle.is_wrapped(client.send):
+                await cycle.drained()
+                cycle.respond(200, headers, body)
+            else:
+                await send_bytes(client.send, 200, headers, body)
 
     async def _stream(self, handle: RequestHandle, client: _Client, *, told: bool) -> None:
         """told: the client wants to be told at the end where the time went."""

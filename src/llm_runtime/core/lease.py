@@ -22,12 +22,16 @@ class LeaseState(StrEnum):
 
 
 class Lease:
-    """Owned by the dispatcher, which is told of the end through `on_free` (exactly once).
+    """Owned by the dispatcher, which is told of the end through `on_free` (exactly once), and before through
+    `on_suspect` if it gets there.
 
     Every method is idempotent and may be called from the loop's thread only.
     """
 
-    __slots__ = ("_on_free", "cancelling_at", "granted_at", "num_slots", "replica", "request_id", "state")
+    __slots__ = (
+        "_on_free", "_on_suspect", "cancelling_at", "granted_at", "num_slots", "replica", "request_id",
+        "state",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Lease:
         num_slots: int,
         granted_at: float,
         on_free: Callable[[Lease], None],
+        on_suspect: Callable[[Lease], None] | None = None,
     ) -> None:
         self.request_id = request_id
         self.replica = replica
@@ -44,6 +49,7 @@ class Lease:
         self.cancelling_at: float | None = None
         self.state = LeaseState.GRANTED
         self._on_free = on_free
+        self._on_suspect = on_suspect
 
     @property
     def held(self) -> bool:
@@ -64,6 +70,8 @@ class Lease:
         """The engine did not confirm a cancellation in time; the slots still count as taken."""
         if self.state is LeaseState.CANCELLING:
             self.state = LeaseState.SUSPECT
+            if self._on_suspect is not None:
+                self._on_suspect(self)
 
     def free(self) -> None:
         """The engine holds nothing of this request any more."""

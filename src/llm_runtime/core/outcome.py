@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.timeline import Timeline
+from llm_runtime.core.word import Word
 
 
-class Outcome(StrEnum):
+class Outcome(Word):
     COMPLETED = "completed"
     REJECTED = "rejected"
     EVICTED = "evicted"

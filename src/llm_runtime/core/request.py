@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 from llm_runtime.core.quick import quick
+from llm_runtime.core.word import Word
 
 HIGHEST_PRIORITY = 0
 LOWEST_PRIORITY = 9
 DEFAULT_PRIORITY = 5
 
 
-class EndpointKind(StrEnum):
+class EndpointKind(Word):
     """An API. The value is the label in metrics and logs."""
 
     CHAT = "chat"
@@ -27,7 +27,7 @@ class EndpointKind(StrEnum):
     TOKENIZE = "tokenize"
 
 
-class PriorityClass(StrEnum):
+class PriorityClass(Word):
     INTERACTIVE = "interactive"
     STANDARD = "standard"
     BATCH = "batch"

@@ -58,31 +58,32 @@ class Timeline:
 
     @property
     def queue_wait_s(self) -> float | None:
-        return _gap(self.queued_at, self.dispatched_at)
+        start, end = self.queued_at, self.dispatched_at
+        return None if start is None or end is None else end - start
 
     @property
     def ttft_s(self) -> float | None:
-        return _gap(self.arrived_at, self.first_token_at)
+        end = self.first_token_at
+        return None if end is None else end - self.arrived_at
 
     @property
     def prefill_s(self) -> float | None:
         """Dispatch to first token: the engine's prefill and whatever the engine itself queued."""
-        return _gap(self.dispatched_at, self.first_token_at)
+        start, end = self.dispatched_at, self.first_token_at
+        return None if start is None or end is None else end - start
 
     @property
     def decode_s(self) -> float | None:
-        return _gap(self.first_token_at, self.last_token_at)
+        start, end = self.first_token_at, self.last_token_at
+        return None if start is None or end is None else end - start
 
     @property
     def e2e_s(self) -> float | None:
-        return _gap(self.arrived_at, self.finished_at)
+        end = self.finished_at
+        return None if end is None else end - self.arrived_at
 
     def tpot_s(self, num_completion_tokens: int) -> float | None:
-        decode_s = self.decode_s
-        if decode_s is None or num_completion_tokens < 2:
+        start, end = self.first_token_at, self.last_token_at
+        if start is None or end is None or num_completion_tokens < 2:
             return None
-        return decode_s / (num_completion_tokens - 1)
-
-
-def _gap(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else end - start
+        return (end - start) / (num_completion_tokens - 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from llm_runtime.core.errors import (
     BackendCrashed,
     BackendError,
@@ -12,9 +10,10 @@ from llm_runtime.core.errors import (
     UpstreamFailing,
     UpstreamRefused,
 )
+from llm_runtime.core.word import Word
 
 
-class Verdict(StrEnum):
+class Verdict(Word):
     """Words of the metric as well.
 
     ANSWERED: in full. REFUSED: by the request's own fault or the operator's. BUSY: it takes nothing at

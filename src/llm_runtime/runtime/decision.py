@@ -173,6 +173,18 @@ class DecisionCore:
         self._scheduler.add(request, now)
         self._put(request)
 
+    def start(self, request: RuntimeRequest, now: float) -> str | None:
+        """`add` and `decide` in one, for a request that finds nobody waiting and room: the replica that gets
+        it. None, with nothing changed: ask those."""
+        if self._waiting or self._stopped:
+            return None
+        capacity = DecisionCapacity(self._replicas, self._router, self._limits, now, self._avoid)
+        placement = self._scheduler.start(request, now, capacity)
+        if placement is None:
+            return None
+        self._measures.started(request, placement.replica, placement.work, now)
+        return placement.replica
+
     def withdraw(self, request_id: str, now: float) -> bool:
         """The request no longer wants to run. False: it was not waiting."""
         if self._take(request_id) is None:

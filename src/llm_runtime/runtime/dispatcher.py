@@ -144,11 +144,31 @@ class Dispatcher:
     def enqueue(self, handle: RequestHandle) -> None:
         """Queues it and decides at once: an idle engine starts before this returns."""
         now = self._clock.now()
-        self._core.add(handle.request, now)
         handle.timeline.queued_at = now
-        self._waiting[handle.request.id] = handle
+        if not self._waiting and not self._deciding and self._started(handle, now):
+            return
+        request_id = handle.request.id
+        self._core.add(handle.request, now)
+        self._waiting[request_id] = handle
         self.kick()
-        self._fail_hopeless([handle])
+        if request_id in self._waiting:
+            self._fail_hopeless([handle])
+
+    def _started(self, handle: RequestHandle, now: float) -> bool:
+        """Whether it could be handed to an engine without having been queued."""
+        self._deciding = True
+        try:
+            replica_id = self._core.start(handle.request, now)
+            if replica_id is None:
+                return False
+            self._open(self.replicas[replica_id], [handle], now)
+        except Exception:
+            self._failed()
+        finally:
+            self._deciding = False
+        if self._decide_again:
+            self.kick()
+        return True
 
     def make_room(self, room: MakeRoom) -> None:
         """Sheds what has to go before a request that was let in is queued."""
@@ -213,12 +233,15 @@ class Dispatcher:
                 self._decide_again = False
                 self._decide()
         except Exception:
-            log.exception("dispatcher.failed")
-            self.stop()
-            if self.on_failure is not None:
-                self.on_failure("the dispatcher failed")
+            self._failed()
         finally:
             self._deciding = False
+
+    def _failed(self) -> None:
+        log.exception("dispatcher.failed")
+        self.stop()
+        if self.on_failure is not None:
+            self.on_failure("the dispatcher failed")
 
     def stop(self) -> None:
         """Nothing is dispatched from now on; what waits is for its owner to fail. Idempotent."""
@@ -250,19 +273,17 @@ class Dispatcher:
         for request_id in effects.shed:
             self._preempt(request_id, preempted_error())
         for batch in effects.start:
-            self._open(self.replicas[batch.replica], batch.request_ids, now)
+            handles = [self._waiting.pop(request_id) for request_id in batch.request_ids]
+            self._open(self.replicas[batch.replica], handles, now)
         if effects.wake_at is not None:
             delay_s = max(effects.wake_at - self._clock.now(), 0.0)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.kick)
 
-    def _open(self, replica: Replica, request_ids: Sequence[str], now: float) -> None:
+    def _open(self, replica: Replica, handles: Sequence[RequestHandle], now: float) -> None:
         works: list[Work] = []
-        handles: list[RequestHandle] = []
-        for request_id in request_ids:
-            handle = self._waiting.pop(request_id)
+        for handle in handles:
             lease = self._leases.grant(replica, handle, now)
             works.append(Work(handle.request, lease, self.failover.is_last(handle.request, handle.attempts)))
-            handles.append(handle)
             queued_at = handle.timeline.queued_at
             assert queued_at is not None
             self._events.dispatched(handle.request, replica.id, now - queued_at)

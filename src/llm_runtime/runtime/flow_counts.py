@@ -41,7 +41,10 @@ class FlowCounts:
         return self._by_flow
 
     def add(self, request: RuntimeRequest, num_tokens: int) -> None:
-        waiting = self._by_flow.setdefault(flow_of(request), Waiting())
+        flow = flow_of(request)
+        waiting = self._by_flow.get(flow)
+        if waiting is None:
+            waiting = self._by_flow[flow] = Waiting()
         waiting.num_requests += 1
         waiting.num_tokens += num_tokens
 

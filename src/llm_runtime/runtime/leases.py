@@ -32,7 +32,7 @@ class LeaseBook:
     def grant(self, replica: Replica, handle: RequestHandle, now: float) -> Lease:
         """Slots of `replica` for the request, all it needs."""
         request = handle.request
-        lease = Lease(request.id, replica.id, request.num_slots, now, self._freed)
+        lease = Lease(request.id, replica.id, request.num_slots, now, self._freed, replica.suspected)
         replica.hold(lease)
         self._holders[lease] = (replica, handle)
         self._by_request[request.id] = lease

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_runtime.core.lease import Lease, LeaseState
+from llm_runtime.core.lease import Lease
 from llm_runtime.engines.base import Backend, BackendState, BackendStatus, Batching
 from llm_runtime.routing.base import ReplicaView
 from llm_runtime.routing.breaker import BreakerRules
@@ -17,8 +17,8 @@ class Replica:
     """Owned by the dispatcher. Slots are counted by leases, never by what the engine says is free."""
 
     __slots__ = (
-        "_models", "_models_of", "backend", "draining", "health", "id", "is_static", "leases", "num_slots",
-        "num_taken",
+        "_models", "_models_of", "_suspects", "backend", "draining", "health", "id", "is_static", "leases",
+        "num_slots", "num_taken",
     )  # fmt: skip
 
     def __init__(self, replica_id: str, backend: Backend, rules: BreakerRules | None = None) -> None:
@@ -28,6 +28,7 @@ class Replica:
         self.num_slots = backend.info.num_slots
         self.is_static = backend.info.batching is Batching.STATIC
         self.leases: set[Lease] = set()
+        self._suspects: set[Lease] = set()
         self.num_taken = 0
         self.draining = False
         self.health = ReplicaHealth(rules)
@@ -57,17 +58,19 @@ class Replica:
 
     @property
     def suspect(self) -> bool:
-        for lease in self.leases:  # noqa: SIM110 - for each decision, and a generator costs twice that
-            if lease.state is LeaseState.SUSPECT:
-                return True
-        return False
+        return bool(self._suspects)
 
     def hold(self, lease: Lease) -> None:
         self.leases.add(lease)
         self.num_taken += lease.num_slots
         self.health.granted(lease)
 
+    def suspected(self, lease: Lease) -> None:
+        """It does not come free although the engine was asked to stop."""
+        self._suspects.add(lease)
+
     def release(self, lease: Lease) -> None:
+        self._suspects.discard(lease)
         self.leases.remove(lease)
         self.num_taken -= lease.num_slots
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from llm_runtime.admission.base import NO_ROOM
 from llm_runtime.admission.controller import AdmissionController, Permit
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import (
@@ -166,8 +167,7 @@ class Runtime:
     def check(self, request: RuntimeRequest) -> None:
         """Raises InvalidRequest for what no replica of the model can do, before any limit is charged."""
         pool = self.pool_for(request.model, request.kind)
-        most = pool.dispatcher.max_request_slots
-        if request.num_slots > most:
+        if request.num_slots > 1 and request.num_slots > (most := pool.dispatcher.max_request_slots):
             raise InvalidRequest(
                 f"The request needs {request.num_slots} sequences at once (choices times prompts), but "
                 f"this model runs at most {most}.",
@@ -216,7 +216,8 @@ class Runtime:
                 permit.rollback()
             self._events.rejected(request, error)
             raise
-        dispatcher.make_room(room)
+        if room is not NO_ROOM:
+            dispatcher.make_room(room)
         self._events.accepted(request)
         limits = self.limits
         handle_type = StreamingHandle if request.stream else CompletionHandle

@@ -59,6 +59,11 @@ class Bands:
         """Whether classes are not told apart."""
         return len(self._flows) == 1
 
+    @property
+    def is_trackless(self) -> bool:
+        """See `Flows`."""
+        return all(flows.is_trackless for flows in self._flows)
+
     def push(self, entry: Waiting) -> None:
         entry.band = self._band_of(entry.request)
         self._flows[entry.band].push(entry)

@@ -183,6 +183,11 @@ class Scheduler(Protocol):
         """Queues it. Raises ValueError if the id is already queued."""
         ...
 
+    def start(self, request: RuntimeRequest, now: float, capacity: Capacity) -> Placement | None:
+        """`add`, `decide` and the news that it was dispatched in one, for a request that finds nobody waiting
+        and room: what those would have made of it. None, with nothing changed: ask them."""
+        ...
+
     def remove(self, request_id: str, now: float) -> bool:
         """Takes it out (client gone). False if it is not waiting."""
         ...

@@ -127,6 +127,11 @@ class FairFlows:
         self._charge(entry.request.tenant, tenant, spent - entry.charged)
         self._forget(entry.request.tenant)
 
+    @property
+    def is_trackless(self) -> bool:
+        """What a tenant gets is counted, whoever else waits."""
+        return False
+
     def is_favoured(self, entry: Waiting) -> bool:
         """Its tenant has had less than its share, and runs less than half of what is running by tenant: a
         crowd that comes after a pause is owed something too, but not the slots kept for small ones."""

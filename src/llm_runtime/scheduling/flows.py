@@ -55,6 +55,11 @@ class Flows(Protocol):
         """Of all that waits in it."""
         ...
 
+    @property
+    def is_trackless(self) -> bool:
+        """Whether a request that is pushed and taken at once while nobody waits leaves no trace."""
+        ...
+
     def ahead(self, entry: Waiting) -> float:
         """Work that would be served before `entry`, if it were pushed now. Changes nothing."""
         ...
@@ -97,6 +102,10 @@ class SingleFlow:
 
     def take(self, entry: Waiting) -> None:
         self.drop(entry)
+
+    @property
+    def is_trackless(self) -> bool:
+        return self._came is None
 
     def settle(self, entry: Waiting, usage: Usage | None) -> None:
         """One flow shares with nobody, so there is nothing to account for."""

@@ -81,6 +81,8 @@ class PoolScheduler:
         self._totals = Totals()
         self._next_seq = 0
         self._next_early_seq = _BEFORE_ALL_SEQ
+        extras = (caps, preemption, reserve)
+        self._is_plain = bands.is_trackless and not evict_hopeless and extras == (None, None, None)
 
     # ---- in and out
 
@@ -92,6 +94,25 @@ class PoolScheduler:
         self._push(Waiting(request, now, self._next_seq, queue_until))
         self._next_seq += 1
         self._batching.arrived(len(self._waiting), now)
+
+    def start(self, request: RuntimeRequest, now: float, capacity: Capacity) -> Placement | None:
+        if self._waiting or not self._is_plain or capacity.batch_limit is not None:
+            return None
+        queue_s = request.limits.queue_s
+        if queue_s is not None and queue_s <= 0:
+            return None
+        replica = capacity.place(request)
+        if replica is None:
+            return None
+        entry = Waiting(request, now, self._next_seq, None if queue_s is None else now + queue_s)
+        self._next_seq += 1
+        entry.work = self._history.work(request)
+        entry.gone = True
+        prefill_s = self._history.service.seconds(request.num_prompt_tokens, 0)
+        self._running[request.id] = Running(entry, replica, now, now + prefill_s)
+        self._batching.arrived(1, now)
+        self._batching.dispatched(request.id, replica, now)
+        return Placement(request.id, replica, entry.work)
 
     def remove(self, request_id: str, now: float) -> bool:
         entry = self._waiting.get(request_id)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from llm_runtime.core.errors import LLMRuntimeError
-from llm_runtime.core.events import Events
+from llm_runtime.core.events import Events, NullEvents
 from llm_runtime.core.outcome import Outcome, RequestRecord
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.telemetry.labels import OTHER
@@ -31,6 +32,11 @@ class LogEvents:
         self._debug = lines.level <= logging.DEBUG
         self._info = lines.level <= logging.INFO
         self._warning = lines.level <= logging.WARNING
+
+    @property
+    def deaf_to(self) -> frozenset[str]:
+        """Events that make no line at this level."""
+        return frozenset() if self._debug else frozenset({"accepted", "dispatched", "batch"})
 
     def accepted(self, request: RuntimeRequest) -> None:
         if self._debug:
@@ -128,45 +134,66 @@ def _rounded(duration_s: float | None) -> float | None:
 
 
 class FanOutEvents:
-    """Tells every listener, in the order given. Implements `core.events.Events`."""
+    """Tells every listener that listens, in the order given. Implements `core.events.Events`."""
 
-    __slots__ = ("_listeners",)
+    __slots__ = (
+        "_accepted", "_attempt", "_batch", "_dispatched", "_engine_state", "_lease_suspect", "_refused",
+        "_rejected", "_settled",
+    )  # fmt: skip
 
     def __init__(self, *listeners: Events) -> None:
-        self._listeners = listeners
+        self._accepted = tuple(each.accepted for each in _who_hears("accepted", listeners))
+        self._rejected = tuple(each.rejected for each in _who_hears("rejected", listeners))
+        self._refused = tuple(each.refused for each in _who_hears("refused", listeners))
+        self._dispatched = tuple(each.dispatched for each in _who_hears("dispatched", listeners))
+        self._attempt = tuple(each.attempt for each in _who_hears("attempt", listeners))
+        self._batch = tuple(each.batch for each in _who_hears("batch", listeners))
+        self._settled = tuple(each.settled for each in _who_hears("settled", listeners))
+        self._engine_state = tuple(each.engine_state for each in _who_hears("engine_state", listeners))
+        self._lease_suspect = tuple(each.lease_suspect for each in _who_hears("lease_suspect", listeners))
 
     def accepted(self, request: RuntimeRequest) -> None:
-        for listener in self._listeners:
-            listener.accepted(request)
+        for tell in self._accepted:
+            tell(request)
 
     def rejected(self, request: RuntimeRequest, error: LLMRuntimeError) -> None:
-        for listener in self._listeners:
-            listener.rejected(request, error)
+        for tell in self._rejected:
+            tell(request, error)
 
     def refused(self, endpoint: str, status: int, reason: str) -> None:
-        for listener in self._listeners:
-            listener.refused(endpoint, status, reason)
+        for tell in self._refused:
+            tell(endpoint, status, reason)
 
     def dispatched(self, request: RuntimeRequest, replica: str, queue_wait_s: float) -> None:
-        for listener in self._listeners:
-            listener.dispatched(request, replica, queue_wait_s)
+        for tell in self._dispatched:
+            tell(request, replica, queue_wait_s)
 
     def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
-        for listener in self._listeners:
-            listener.attempt(request, replica, result, retried=retried)
+        for tell in self._attempt:
+            tell(request, replica, result, retried=retried)
 
     def batch(self, replica: str, num_requests: int) -> None:
-        for listener in self._listeners:
-            listener.batch(replica, num_requests)
+        for tell in self._batch:
+            tell(replica, num_requests)
 
     def settled(self, record: RequestRecord) -> None:
-        for listener in self._listeners:
-            listener.settled(record)
+        for tell in self._settled:
+            tell(record)
 
     def engine_state(self, replica: str, state: str, reason: str | None) -> None:
-        for listener in self._listeners:
-            listener.engine_state(replica, state, reason)
+        for tell in self._engine_state:
+            tell(replica, state, reason)
 
     def lease_suspect(self, replica: str, request_id: str) -> None:
-        for listener in self._listeners:
-            listener.lease_suspect(replica, request_id)
+        for tell in self._lease_suspect:
+            tell(replica, request_id)
+
+
+def _who_hears(event: str, listeners: Iterable[Events]) -> list[Events]:
+    """Those for which it means anything: an event that reaches nobody costs nothing."""
+    return [
+        each
+        for each in listeners
+        if getattr(type(each), event, None) is not getattr(NullEvents, event)
+        and not (isinstance(each, LogEvents) and event in each.deaf_to)
+    ]

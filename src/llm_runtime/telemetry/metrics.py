@@ -18,7 +18,7 @@ from llm_runtime.core.errors import (
     TokensLimited,
 )
 from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
-from llm_runtime.core.request import RuntimeRequest, priority_class
+from llm_runtime.core.request import EndpointKind, RuntimeRequest, priority_class
 from llm_runtime.core.timeline import ITL_BUCKETS_S
 from llm_runtime.telemetry import labels as label_values
 from llm_runtime.telemetry.base import ENGINE_STATES
@@ -92,6 +92,21 @@ class RequestSeries:
         self.completion_tokens = Histogram(TOKEN_EDGES)
 
 
+class _Row:
+    """What the requests of one model, endpoint and priority are counted under. by_engine, estimated: keys of
+    token counts, by who counted."""
+
+    __slots__ = ("by_engine", "endpoint", "estimated", "model", "of_endpoint", "series")
+
+    def __init__(self, model: str, endpoint: str) -> None:
+        self.model = model
+        self.endpoint = endpoint
+        self.series: RequestSeries | None = None
+        self.of_endpoint = (model, endpoint)
+        self.by_engine = (model, endpoint, "engine")
+        self.estimated = (model, endpoint, "estimate")
+
+
 class MetricsCollector:
     """Implements `core.events.Events`. Owned by the runtime; events and scrapes share its thread.
 
@@ -105,7 +120,7 @@ class MetricsCollector:
     estimate of ours is counted apart.
     """
 
-    __slots__ = ("_active", "_labels", "batches", "counts", "series")
+    __slots__ = ("_active", "_labels", "_rows", "batches", "counts", "series")
 
     def __init__(
         self, models: Iterable[str], tenants: Iterable[str] = (), reasons: Iterable[str] = ()
@@ -114,6 +129,7 @@ class MetricsCollector:
         self._active: set[str] = set()
         self.counts = Counts()
         self.series: dict[Key, RequestSeries] = {}  # model, endpoint, priority class
+        self._rows: dict[tuple[str, EndpointKind, int], _Row] = {}
         self.batches: dict[Key, Histogram] = {}  # replica
 
     @property
@@ -132,13 +148,14 @@ class MetricsCollector:
     def add_models(self, names: Iterable[str]) -> None:
         """Models that an engine turned out to have."""
         self._labels.add_models(names)
+        self._rows.clear()
 
     # ---- events
 
     def accepted(self, request: RuntimeRequest) -> None:
         self._active.add(request.id)
         self.counts.requests += 1
-        self.counts.accepted[self._labels.model(request.model), request.endpoint.value] += 1
+        self.counts.accepted[self._row(request).of_endpoint] += 1
 
     def rejected(self, request: RuntimeRequest, error: LLMRuntimeError) -> None:
         self._end(request, Outcome.REJECTED, self._labels.error(error))
@@ -153,7 +170,7 @@ class MetricsCollector:
         ] += 1
 
     def dispatched(self, request: RuntimeRequest, replica: str, queue_wait_s: float) -> None:
-        self._series(request).queue_wait.observe(queue_wait_s)
+        self._series(request, self._row(request)).queue_wait.observe(queue_wait_s)
 
     def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
         self.counts.attempts[replica, result, "yes" if retried else "no"] += 1
@@ -170,12 +187,12 @@ class MetricsCollector:
     def settled(self, record: RequestRecord) -> None:
         completed = record.outcome is Outcome.COMPLETED
         reason = self._labels.finish_reason if completed else self._labels.reason
-        self._end(record.request, record.outcome, reason(record.reason))
-        self._tokens(record.request, record.usage)
+        row = self._end(record.request, record.outcome, reason(record.reason))
+        timeline, usage = record.timeline, record.usage
+        self._tokens(record.request, usage, row.estimated if usage.estimated else row.by_engine)
         if record.replica is not None:
             self.counts.replica_requests[record.replica, record.outcome.value] += 1
-        series = self._series(record.request)
-        timeline, usage = record.timeline, record.usage
+        series = row.series or self._series(record.request, row)
         series.ttft.observe(timeline.ttft_s)
         if record.itl_counts is not None:
             series.itl.merge(record.itl_counts, record.itl_sum_s)
@@ -197,24 +214,24 @@ class MetricsCollector:
 
     # ---- parts
 
-    def _end(self, request: RuntimeRequest, outcome: Outcome, reason: str) -> None:
+    def _end(self, request: RuntimeRequest, outcome: Outcome, reason: str) -> _Row:
         """The one end of a request, whether or not it had been accepted."""
         counts, labels = self.counts, self._labels
         if request.id in self._active:
             self._active.remove(request.id)
         else:
             counts.requests += 1
-        counts.ended[labels.model(request.model), request.endpoint.value, outcome.value, reason] += 1
+        row = self._row(request)
+        counts.ended[row.model, row.endpoint, outcome.value, reason] += 1
         if outcome is Outcome.REJECTED:
             counts.rejections[reason, label_values.priority(request.priority)] += 1
         if labels.with_tenants:
             counts.tenant_requests[labels.tenant(request.tenant), outcome.value] += 1
+        return row
 
-    def _tokens(self, request: RuntimeRequest, usage: Usage) -> None:
+    def _tokens(self, request: RuntimeRequest, usage: Usage, key: Key) -> None:
         counts, labels = self.counts, self._labels
         if usage.prompt_tokens or usage.completion_tokens:
-            source = "estimate" if usage.estimated else "engine"
-            key = (labels.model(request.model), request.endpoint.value, source)
             counts.prompt_tokens[key] += usage.prompt_tokens
             counts.cached_tokens[key] += usage.cached_tokens
             counts.completion_tokens[key] += usage.completion_tokens
@@ -225,10 +242,15 @@ class MetricsCollector:
             service = PROMPT_WEIGHT * usage.prompt_tokens + COMPLETION_WEIGHT * usage.completion_tokens
             counts.tenant_service[tenant, priority_class(request.priority).value] += service
 
-    def _series(self, request: RuntimeRequest) -> RequestSeries:
-        kind, band = request.endpoint.value, priority_class(request.priority).value
-        key = (self._labels.model(request.model), kind, band)
-        series = self.series.get(key)
-        if series is None:
-            series = self.series[key] = RequestSeries()
-        return series
+    def _row(self, request: RuntimeRequest) -> _Row:
+        name = (self._labels.model(request.model), request.via or request.kind, request.priority)
+        row = self._rows.get(name)
+        if row is None:
+            row = self._rows[name] = _Row(name[0], name[1].value)
+        return row
+
+    def _series(self, request: RuntimeRequest, row: _Row) -> RequestSeries:
+        if row.series is None:
+            key = (row.model, row.endpoint, priority_class(request.priority).value)
+            row.series = self.series.setdefault(key, RequestSeries())
+        return row.series

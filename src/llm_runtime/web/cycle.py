@@ -195,8 +195,14 @@ class Cycle:
         body, self._body = self._body, b""
         return bytes(body)
 
+    def is_wrapped(self, send: Send) -> bool:
+        """Whether a middleware stands before it that changes heads, as that of CORS does."""
+        return getattr(send, "__self__", None) is not self
+
     def respond(self, status: int, headers: Iterable[Header], body: bytes) -> None:
-        """A whole reply, in one write."""
+        """A whole reply, in one write; nothing where the client is gone."""
+        if self.disconnected:
+            return
         self._start(status, headers)
         self._end(body)
 
@@ -205,12 +211,16 @@ class Cycle:
         nothing more should come before `drained`."""
         if self.disconnected:
             return True
+        wire = self._wire
+        if self._chunked and data and not self._head:  # nearly always
+            wire.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            return not wire.write_paused
         data = self._framed(data)
         if self._head:
             data, self._head = self._head + data, b""
         if data:
-            self._wire.transport.write(data)
-        return not self._wire.write_paused
+            wire.transport.write(data)
+        return not wire.write_paused
 
     async def drained(self) -> None:
         """Until the client has read enough of what was written, or is gone."""
@@ -254,7 +264,7 @@ class Cycle:
         text = b"\n".join(lines)
         if text.count(b"\n") != len(lines) - 1 or _NOT_IN_HEADERS.search(text):
             raise RuntimeError("Invalid HTTP header.")
-        self._chunked = chunked
+        self._chunked = chunked and has_body
         self._left_bytes = length
         self._head = STATUS_LINE[status] + text.replace(b"\n", b"\r\n") + b"\r\n"
 

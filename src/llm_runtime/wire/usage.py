@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from llm_runtime.core.outcome import Usage
@@ -10,14 +9,14 @@ from llm_runtime.core.outcome import Usage
 
 def read_usage(usage: Any) -> Usage | None:
     """A `usage` object as counts; None if it is not one. Total is never read: it is the sum."""
-    if not isinstance(usage, Mapping):
+    if not isinstance(usage, dict):
         return None
     prompt = count_of(usage.get("prompt_tokens"))
     completion = count_of(usage.get("completion_tokens") or 0)
     if prompt is None or completion is None:
         return None
     details = usage.get("prompt_tokens_details")
-    cached = count_of(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    cached = count_of(details.get("cached_tokens")) if isinstance(details, dict) else None
     return Usage(prompt, completion, cached or 0)
 
 
@@ -82,5 +81,4 @@ class UsageMeter:
 
 def count_of(value: Any) -> int | None:
     """A count as JSON may hold one; None for anything else."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if is_count else None
+    return value if type(value) is int and value >= 0 else None

@@ -17,6 +17,8 @@ from llm_runtime.engines.upstream.pool import Pool
 from llm_runtime.engines.upstream.protocol import Limits
 
 DEFAULT_LIMITS = Limits()
+MAX_HEADS = 100
+"""Of requests whose beginning is kept; an engine has a handful of paths."""
 
 _PATH = re.compile(r"/[^\x00- ]*")
 _LINE_END = re.compile(r"[\r\n\0]")
@@ -31,6 +33,7 @@ class Upstream:
         """headers: sent with every request, for example the authorization."""
         fixed = {"host": address.host_header, "accept": "*/*", "accept-encoding": "identity"}
         self._fixed = _encode({**fixed, **(headers or {})})
+        self._heads: dict[tuple[str, str], bytes] = {}
         self._pool = Pool(address, limits)
 
     @property
@@ -74,9 +77,10 @@ class Upstream:
     def _request_bytes(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
     ) -> bytes:
-        if _PATH.fullmatch(path) is None:
-            raise ValueError(f"not a request path: {path!r}")
-        parts = [f"{method} {path} HTTP/1.1\r\n".encode("ascii"), self._fixed]
+        head = self._heads.get((method, path))
+        if head is None:
+            head = self._head(method, path)
+        parts = [head]
         if headers:
             parts.append(_encode(headers))
         if body is not None:
@@ -85,6 +89,14 @@ class Upstream:
         else:
             parts.append(b"\r\n")
         return b"".join(parts)
+
+    def _head(self, method: str, path: str) -> bytes:
+        if _PATH.fullmatch(path) is None:
+            raise ValueError(f"not a request path: {path!r}")
+        head = f"{method} {path} HTTP/1.1\r\n".encode("ascii") + self._fixed
+        if len(self._heads) < MAX_HEADS:
+            self._heads[method, path] = head
+        return head
 
 
 def _encode(headers: Mapping[str, str]) -> bytes:

@@ -194,18 +194,26 @@ class Exchange:
         self.parts.append(body)
         self.num_buffered += len(body)
 
+    def take(self, body: bytes) -> bool:
+        """`append` and `arrived` in one, for a reader that has everything and listens; False: none does."""
+        push = self._push
+        if push is None or self._waiter is None or self.parts:
+            return False
+        if not push(body):
+            self._stopped = True
+            self._wake()
+        return True
+
     def arrived(self) -> None:
         """After all body bytes of one read of the connection were added."""
-        push, parts = self._push, self.parts
-        if push is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
+        parts = self.parts
+        if self._push is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
             self._wake()
             return
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         self.num_buffered = 0
-        if not push(data):
-            self._stopped = True
-            self._wake()
+        self.take(data)
 
     def finish(self) -> None:
         """The answer is complete."""

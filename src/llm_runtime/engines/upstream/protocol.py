@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -12,6 +13,8 @@ from llm_runtime.core.errors import BackendError, BackendProtocolError
 from llm_runtime.engines.upstream.exchange import Exchange
 
 WITHOUT_BODY = (204, 304)
+MAX_LENGTH_DIGITS = 6
+_LENGTH = re.compile(rb"[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,24 @@ class Home(Protocol):
     def retry(self, exchange: Exchange) -> bool: ...
 
 
+def lone_chunk(data: bytes) -> bytes | None:
+    """What is inside, if `data` is one whole chunk of a body and nothing else, as servers that send token by
+    token mostly write them; else None, and the parser is to look. The last chunk, which is empty, is none."""
+    end = data.find(b"\r\n", 1, MAX_LENGTH_DIGITS + 2)
+    if end < 0 or not data.endswith(b"\r\n"):
+        return None
+    digits = data[:end]
+    if _LENGTH.fullmatch(digits) is None or int(digits, 16) != len(data) - end - 4:
+        return None
+    return data[end + 2 : -2] or None
+
+
 class Connection(asyncio.Protocol):
-    """Owned by the pool; called by the loop only. Carries one exchange at a time, never pipelines."""
+    """Owned by the pool; called by the loop only. Carries one exchange at a time, never pipelines.
+
+    In the middle of a chunked body, when somebody listens and a read brought exactly one chunk, the parser is
+    not asked: it waits for the next chunk's head before and after.
+    """
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -60,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._keep_alive = False
         self._ends_at_eof = False
+        self._between_chunks = False  # of a chunked body; unless bytes of the next one's head came
         self._paused = False
         self.idle_since = 0.0
 
@@ -71,7 +91,7 @@ class Connection(asyncio.Protocol):
         """Sends the request. The connection must be usable and free."""
         self._exchange = exchange
         self._num_bytes = 0
-        self._complete = self._ends_at_eof = False
+        self._complete = self._ends_at_eof = self._between_chunks = False
         exchange.carried_by(self)
         exchange.was_sent = True
         exchange.num_sends += 1
@@ -107,6 +127,11 @@ class Connection(asyncio.Protocol):
         if exchange is None or self._parser is None:
             self.abort()  # nobody asked: whatever it is, this connection is out of step
             return
+        if self._between_chunks and self._num_bytes + len(data) <= self._limits.max_body_bytes:
+            body = lone_chunk(data)
+            if body is not None and exchange.take(body):
+                self._num_bytes += len(data)
+                return
         if not exchange.has_started:
             exchange.started()
         try:
@@ -119,6 +144,8 @@ class Connection(asyncio.Protocol):
         if self._complete:
             self._release(exchange)
             return
+        if self._between_chunks and not data.endswith(b"\r\n"):
+            self._between_chunks = False  # the parser has begun to read the next one's length
         self._num_bytes += len(data)
         if self._num_bytes > self._limits.max_head_bytes and not self._has_fair_size(exchange):
             return
@@ -179,6 +206,12 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None:
             exchange.append(body)
+
+    def on_chunk_header(self) -> None:
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = True
 
     def on_message_complete(self) -> None:
         exchange, parser = self._exchange, self._parser
