@@ -5,6 +5,7 @@ the same."""
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_however_it_is_cut_and_spelt(
     if not split_at_chunks:
         wire = b"".join(reads)
         bounds = sorted({0, len(wire), *(cut % len(wire) for cut in cuts)})
-        reads = [wire[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+        reads = [wire[start:end] for start, end in pairwise(bounds)]
     whole = b"".join(payload for payload, _ in chunks)
     assert asyncio.run(read(reads, pushed=True)) == (whole, 1)
     assert asyncio.run(read(reads, pushed=False)) == (whole, 1)
