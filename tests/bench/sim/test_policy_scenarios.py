@@ -84,11 +84,6 @@ def test_the_wrong_predictor_is_wrong_from_where_it_says() -> None:
     assert predicted(asks, 0.5) == [10, 900, cap - 10, cap - 900]
 
 
-def test_a_backlog_is_there_at_the_start() -> None:
-    for asks in (aging.draw(0, 0.04, backlog=5), shortest.draw(0, 0.04, backlog=5)):
-        assert [ask.at_s == 0 for ask in asks[:6]] == [True] * 5 + [False]
-
-
 def test_policies_do_what_they_are_for_in_small() -> None:
     found = mixed_load.STUDY.simulated(EMBEDDED, mixed_load.STUDY.engine(EMBEDDED, 0.5), 1, 0.5)
     assert found["capped"]["live_good"] > found["fifo"]["live_good"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -45,10 +46,11 @@ LOAD, HIGH_SHARE, NUM_REQUESTS = 0.9, 0.15, 2500
 HIGH, LOW = 2, 8
 PROMPT, OUTPUT = (16, 0.6), (48, 0.8)
 """Median and sigma of log-normal lengths, cut at eight times the median."""
-DIVIDED_BY, REAL_SIZE, REAL_BACKLOG = 4, 0.045, 12
+DIVIDED_BY, REAL_SIZE = 4, 0.08
 STARVED_AFTER = 10.0
 SEEDS, QUICK_SEEDS = range(30), range(4)
-BENCH = Bench(num_threads=2)
+BENCH = Bench(num_threads=2, num_slots=2)
+"""Few slots, so that a run of minutes has queues at the same load."""
 AGING = SchedulingConfig(policy="priority", priority_aging_boost_interval_s=2.0, batch_prompts=1)
 ARMS: Mapping[str, Arm] = {
     "engine": ENGINE,
@@ -70,13 +72,12 @@ def length(source: random.Random, shape: tuple[int, float], divided_by: int) -> 
     return max(1, round(min(source.lognormvariate(math.log(median), sigma), 8 * median) / divided_by))
 
 
-def draw(seed: int, size: float, *, divided_by: int = 1, backlog: int = 0) -> list[Ask]:
-    """backlog: requests of the low class that are there at the start, for a run too short to build one."""
+def draw(seed: int, size: float, *, divided_by: int = 1) -> list[Ask]:
     source = random.Random(f"aging:{seed}")
     at, asks = 0.0, []
     for number in range(round(NUM_REQUESTS * size)):
-        at += source.expovariate(LOAD) if number >= backlog else 0.0
-        high = source.random() < HIGH_SHARE and number >= backlog
+        at += source.expovariate(LOAD)
+        high = source.random() < HIGH_SHARE
         prompt, output = length(source, PROMPT, divided_by), length(source, OUTPUT, divided_by)
         name = "high" if high else "low"
         asks.append(
@@ -99,13 +100,12 @@ def figures_of(jobs: Sequence[Job], alone: Unloaded) -> Figures:
     }
 
 
-def study(arms: Mapping[str, Arm], divided_by: int, backlog: int) -> Study:
+def study(arms: Mapping[str, Arm], divided_by: int) -> Study:
     reference = (PROMPT[0] // divided_by, OUTPUT[0] // divided_by)
-    drawn = partial(draw, divided_by=divided_by, backlog=backlog)
-    return Study(Workload(drawn, reference), arms, figures_of)
+    return Study(Workload(partial(draw, divided_by=divided_by), reference), arms, figures_of)
 
 
-STUDY, REAL_STUDY = study(ARMS, 1, 0), study(REAL_ARMS, DIVIDED_BY, REAL_BACKLOG)
+STUDY, REAL_STUDY = study(ARMS, 1), study(REAL_ARMS, DIVIDED_BY)
 
 
 def told(found: Sequence[Mapping[str, Figures]]) -> dict[str, float | None]:
@@ -139,7 +139,8 @@ async def measure(quick: bool) -> Result:
 
 
 async def measure_on_engine(quick: bool) -> Result:
-    trial = await confirmed(REAL_STUDY, EMBEDDED, REAL_SIZE, BENCH, quick=quick)
+    model = replace(EMBEDDED, num_slots=BENCH.num_slots)
+    trial = await confirmed(REAL_STUDY, model, REAL_SIZE, BENCH, quick=quick)
     return Result(told(trial["found"]), trial)
 
 
@@ -168,7 +169,7 @@ ON_ENGINE = Scenario(
     question="Does ageing do on the embedded engine what the simulator says?",
     workload={
         "drawn_as": SCENARIO.workload, "num_seeds": NUM_SEEDS,
-        "lengths_divided_by": DIVIDED_BY, "size": REAL_SIZE, "backlog": REAL_BACKLOG, "bench": BENCH,
+        "lengths_divided_by": DIVIDED_BY, "size": REAL_SIZE, "bench": BENCH,
         "arms": REAL_ARMS,
     },
     bars=(

@@ -4,7 +4,9 @@ cost, and does the small tenant notice the others?
 Shares are a third each. The flood asks for four times its share, so both heavy tenants always have requests
 waiting, and what each of them was served in that time is to be equal: prompt tokens count 1, generated ones
 2. The small tenant's time to first token is compared with what it is when nobody else is there. The model
-is of a large GPU with 64 slots; on the embedded engine, with its 8, requests are far smaller and fewer.
+is of a large GPU with 64 slots; on the embedded engine, with its 8, requests are far smaller and fewer. There
+one step of the others takes as long as a good part of the small tenant's prompt, and a slot that is kept free
+is an eighth of all; so what the small tenant sees of the others is compared with what the simulator says.
 """
 
 from __future__ import annotations
@@ -161,7 +163,10 @@ async def measure(quick: bool) -> Result:
 
 async def measure_on_engine(quick: bool) -> Result:
     trial = await confirmed(REAL_STUDY, EMBEDDED, 1.0, BENCH, quick=quick)
-    return Result(told(trial["found"]), trial)
+    figures, foreseen = told(trial["found"]), told(trial["simulated"])
+    seen, said = (each["reserved_light_p99_ttft_by_alone"] for each in (figures, foreseen))
+    figures["reserved_light_p99_ttft_by_simulated"] = seen / said if seen and said else None
+    return Result(figures, {**trial, "foreseen": foreseen})
 
 
 SCENARIO = Scenario(
@@ -191,8 +196,8 @@ ON_ENGINE = Scenario(
     },
     bars=(
         Bar("reserved_inequality", "<=", 1.1, quick=False),
-        Bar("reserved_throughput_by_fifo", ">=", 0.98, quick=False),
-        Bar("reserved_light_p99_ttft_by_alone", "<=", 1.5, quick=False),
+        Bar("reserved_throughput_by_fifo", ">=", 0.95, quick=False),
+        Bar("reserved_light_p99_ttft_by_simulated", "<=", 1.25, quick=False),
     ),
     run=measure_on_engine,
 )  # fmt: skip

@@ -26,6 +26,7 @@ REAL_RATES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 REAL_SLOTS, REAL_CONTEXT = 8, 512
 TTFT_UNITS = 12.0
 CAPACITY_REQUESTS = 40
+AT_ONCE_S = 0.5
 MOCK_RATE, MOCK_QUEUE, MOCK_TTFT_S = 120.0, 16, 3.0
 
 
@@ -94,10 +95,16 @@ def returns_of(tries: Sequence[Try], load: Load) -> dict[str, int]:
     counted = [each for each in tries if load.warmup_s <= each.at_s < load.load_s]
     returned = [each for each in counted if each.attempt]
     return {
-        "refused": sum(each.told_s is not None for each in counted),
+        "refused": sum(map(_was_refused, counted)),
+        "timed_out": sum(each.told_s is not None and not _was_refused(each) for each in counted),
         "returned": len(returned),
-        "let_in": sum(each.told_s is None for each in returned),
+        "let_in": sum(not _was_refused(each) for each in returned),
     }
+
+
+def _was_refused(tried: Try) -> bool:
+    """At once. Who was let in and then waited too long is answered late, and told when to return as well."""
+    return tried.answered_s is not None and tried.answered_s < AT_ONCE_S
 
 
 async def refusals(size: Size) -> tuple[dict[str, float | None], dict[str, Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
@@ -43,20 +44,20 @@ KINDS: Mapping[str, tuple[float, tuple[int, int], tuple[int, int]]] = {
     "long": (0.1, (16, 48), (300, 600)),
 }
 """Share, prompt and answer lengths, drawn evenly. Three tenants each."""
-DIVIDED_BY, REAL_SIZE, REAL_BACKLOG = 4, 0.04, 16
+DIVIDED_BY, REAL_SIZE = 4, 0.08
 SEEDS, QUICK_SEEDS = range(30), range(4)
-BENCH = Bench(num_threads=2)
+BENCH = Bench(num_threads=2, num_slots=3)
+"""Few slots, so that a run of minutes has queues at the same load."""
 SHORTEST = SchedulingConfig(policy="shortest", shortest_reserve_slots=1)
 
 
-def draw(seed: int, size: float, *, divided_by: int = 1, backlog: int = 0) -> list[Ask]:
-    """divided_by: above 1 the cap is the answer's length. backlog: requests that are there at the start,
-    for a run too short to build one."""
+def draw(seed: int, size: float, *, divided_by: int = 1) -> list[Ask]:
+    """divided_by: above 1 the cap is the answer's length."""
     source = random.Random(f"shortest:{seed}")
     shares = [share for share, _, _ in KINDS.values()]
     at, asks = 0.0, []
     for number in range(round(NUM_REQUESTS * size)):
-        at += source.expovariate(LOAD) if number >= backlog else 0.0
+        at += source.expovariate(LOAD)
         name = source.choices(list(KINDS), shares)[0]
         _, prompt, output = KINDS[name]
         tenant = f"{name}-{source.randrange(3)}"
@@ -101,12 +102,11 @@ def figures_of(jobs: Sequence[Job], alone: Unloaded) -> Figures:
     }
 
 
-def study(arms: Mapping[str, Arm], divided_by: int, backlog: int) -> Study:
-    workload = Workload(partial(draw, divided_by=divided_by, backlog=backlog), (16, 5))
-    return Study(workload, arms, figures_of)
+def study(arms: Mapping[str, Arm], divided_by: int) -> Study:
+    return Study(Workload(partial(draw, divided_by=divided_by), (16, 5)), arms, figures_of)
 
 
-STUDY, REAL_STUDY = study(ARMS, 1, 0), study(REAL_ARMS, DIVIDED_BY, REAL_BACKLOG)
+STUDY, REAL_STUDY = study(ARMS, 1), study(REAL_ARMS, DIVIDED_BY)
 
 
 def told(found: Sequence[Mapping[str, Figures]]) -> dict[str, float | None]:
@@ -129,7 +129,8 @@ async def measure(quick: bool) -> Result:
 
 
 async def measure_on_engine(quick: bool) -> Result:
-    trial = await confirmed(REAL_STUDY, EMBEDDED, REAL_SIZE, BENCH, quick=quick)
+    model = replace(EMBEDDED, num_slots=BENCH.num_slots)
+    trial = await confirmed(REAL_STUDY, model, REAL_SIZE, BENCH, quick=quick)
     return Result(told(trial["found"]), trial)
 
 
@@ -155,7 +156,7 @@ ON_ENGINE = Scenario(
     question="Does serving the shortest first gain on the embedded engine what the simulator says?",
     workload={
         "drawn_as": SCENARIO.workload, "num_seeds": NUM_SEEDS,
-        "lengths_divided_by": DIVIDED_BY, "size": REAL_SIZE, "backlog": REAL_BACKLOG, "bench": BENCH,
+        "lengths_divided_by": DIVIDED_BY, "size": REAL_SIZE, "bench": BENCH,
         "arms": REAL_ARMS,
     },
     bars=(
