@@ -153,7 +153,8 @@ SCENARIO = Scenario(
     "cap, and again 20 s after the engine became twice as slow?",
     workload={
         "slots": SLOTS, "steps": STEPS, "caps": CAPS, "input": INPUT, "output": OUTPUT, "cap": CAP,
-        "rate": RATE, "ttft_s": TTFT_S, "tpot_s": TPOT_S, "objectives_of": MEAN, "slowed_at_s": SLOWED_AT_S, "slowness": SLOWNESS, "sim_s": SIM_S, "windows": WINDOWS,
+        "rate": RATE, "ttft_s": TTFT_S, "tpot_s": TPOT_S, "objectives_of": MEAN,
+        "slowed_at_s": SLOWED_AT_S, "slowness": SLOWNESS, "sim_s": SIM_S, "windows": WINDOWS,
         "seeds": SEEDS, "quick_seeds": QUICK_SEEDS,
     },
     bars=(

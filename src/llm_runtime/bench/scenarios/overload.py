@@ -158,7 +158,8 @@ SCENARIO = Scenario(
     question="Is goodput at twice the capacity as good as at the best rate, and is there room for who "
     "returns when told?",
     workload={
-        "model": MODEL, "rates": RATES, "ttft_s": TTFT_S, "objective_of": MEAN, "input": INPUT, "output": OUTPUT, "cap": CAP,
+        "model": MODEL, "rates": RATES, "ttft_s": TTFT_S, "objective_of": MEAN,
+        "input": INPUT, "output": OUTPUT, "cap": CAP,
         "sim_s": SIM_S, "warmup_s": WARMUP_S, "patience": PATIENCE, "least_wait_s": LEAST_WAIT_S,
         "seeds": SEEDS, "quick_seeds": QUICK_SEEDS,
     },
