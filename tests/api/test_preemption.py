@@ -22,9 +22,7 @@ def chat(priority: int, **fields: Any) -> bytes:
     return post(chat_body(MODEL, priority=priority, stream=True, **fields))
 
 
-async def test_a_running_stream_of_the_batch_class_ends_with_an_error_event_where_that_is_configured() -> (
-    None
-):
+async def test_a_running_stream_of_the_batch_class_ends_with_an_error_event_where_configured() -> None:
     backend = ScriptedBackend(slots=1)
     async with (
         serve(settings("batch"), backend=backend) as server,
