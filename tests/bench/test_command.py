@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from llm_runtime.bench import clock
+from llm_runtime.bench import scenario as framework
 from llm_runtime.bench.records import read_records
 from llm_runtime.bench.stub import Seen, Stub, serve
 from llm_runtime.bench.stub_script import Script
@@ -175,6 +176,23 @@ def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
     result = bench("sweep", "--server", server, "--concurrencies", "1", "-o", str(tmp_path / "s.json"))
     assert result.exit_code == 1
     assert "no such model" in result.output
+
+
+@pytest.mark.parametrize(("bar", "check", "code"), [(2.0, True, 0), (3.0, True, 1), (3.0, False, 0)])
+def test_a_scenario_ends_with_one_when_it_is_checked_and_misses_a_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bar: float, check: bool, code: int
+) -> None:
+    async def measured(quick: bool) -> framework.Result:
+        return framework.Result({"speed": 2.0, "beside": 7.0})
+
+    example = framework.Scenario("example", "Is it?", {}, (framework.Bar("speed", ">=", bar),), measured)
+    monkeypatch.setattr(framework, "all_scenarios", lambda: {"example": example})
+    asked = ["--check"] if check else []
+    result = bench("scenario", "run", "example", "--quick", *asked, "--results", str(tmp_path))
+    assert result.exit_code == code
+    last = result.output.splitlines()[-1].split()
+    assert (last[0], last[-1]) == ("speed", "ok" if bar == 2.0 else "MISSED")
+    assert json.loads((tmp_path / "example-quick.json").read_bytes())["figures"]["speed"] == 2.0
 
 
 def test_scenarios_are_listed_with_their_questions() -> None:

@@ -64,6 +64,19 @@ async def test_waiting_under_the_clients_cap_counts_and_is_shown_apart() -> None
     assert measured.summary["waiting"]["client_wait"]["max_ms"] >= 100.0
 
 
+async def test_who_has_no_token_in_time_leaves_and_who_has_one_stays() -> None:
+    """Servers that understand it are told. The answer of the second load takes longer than patience lasts."""
+    hurried = replace(SMALL, patience_s=0.2)
+    measured = await measure(replace(QUICK, first_at_s=30.0), traffic=(hurried,))
+    assert {record.error for record in measured.records} == {"timeout"}
+    assert all(0.2 <= (record.finished_at or 0) - record.scheduled_at < 5 for record in measured.records)
+    assert {request.headers[b"x-slo-ttft-ms"] for request in measured.seen} == {b"200"}
+    slow = await measure(replace(QUICK, gap_s=0.1), traffic=(hurried,))
+    assert all(record.status is Status.COMPLETED for record in slow.records)
+    assert min(metrics.values(slow.records, metrics.e2e_s)) > 0.2
+    assert b"x-slo-ttft-ms" not in (await measure()).seen[0].headers
+
+
 async def test_one_seed_sends_the_same_load_and_another_salt_other_words() -> None:
     load = OpenLoop(500.0, "gamma", 0.5)
     traffic = (SMALL, replace(SMALL, name="other", input_tokens=Fixed(3)))

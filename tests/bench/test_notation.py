@@ -36,9 +36,11 @@ from llm_runtime.core.errors import ConfigError
 
 def test_a_class_says_what_differs() -> None:
     default = TrafficClass(output_tokens=Fixed(7), tenant="all")
-    text = "name=chat, share=3,input=uniform:64:512,priority=2,prefix=1024:8,turns=2,think=0.5,key=k"
+    text = (
+        "name=chat, share=3,input=uniform:64:512,priority=2,prefix=1024:8,turns=2,think=0.5,patience=3,key=k"
+    )
     assert parse_traffic(text, default) == TrafficClass(
-        "chat", 3.0, Uniform(64, 512), Fixed(7), Prefix(1024, 8), Fixed(2), 0.5, 2, "all", "k"
+        "chat", 3.0, Uniform(64, 512), Fixed(7), Prefix(1024, 8), Fixed(2), 0.5, 2, "all", "k", 3.0
     )
 
 

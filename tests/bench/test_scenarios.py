@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from llm_runtime.bench import facts
 from llm_runtime.bench import scenario as framework
 from llm_runtime.bench.present import checked_lines
 from llm_runtime.bench.scenario import Bar, Result, Scenario
@@ -48,6 +50,43 @@ async def test_a_result_names_its_definition_and_its_bars(tmp_path: Path) -> Non
     assert re.fullmatch("[0-9a-f]{64}", body["definition"]["sha256"])
     assert {"commit", "differs_from_commit"} <= set(body["definition"])
     assert (body["question"], body["quick"], body["command"]) == ("Is it?", True, "x")
+
+
+async def test_what_a_run_is_made_of_is_noted_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkout moves on while the run lasts."""
+    commits = iter(["a" * 40, "b" * 40])
+    state = {"sha256": "0" * 64, "commit": next(commits), "differs_from_commit": False}
+    monkeypatch.setattr(framework, "identity", lambda _: dict(state))
+    monkeypatch.setattr(framework.facts, "environment", lambda: {"commit": state["commit"]})
+
+    async def moves_on(quick: bool) -> Result:
+        state["commit"] = next(commits)
+        return await measured(quick)
+
+    await framework.measure(replace(EXAMPLE, run=moves_on), quick=True, folder=tmp_path)
+    body = json.loads((tmp_path / "example-quick.json").read_bytes())
+    assert body["definition"]["commit"] == body["environment"]["commit"] == "a" * 40
+
+
+def test_results_written_before_do_not_make_a_checkout_dirty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "src" / "llm_runtime" / "__init__.py"
+    result = tmp_path / "benchmarks" / "results" / "old.json"
+    for path in (package, result):
+        path.parent.mkdir(parents=True)
+        path.write_text("one")
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    for command in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "one")):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    monkeypatch.setattr(facts, "package_file", str(package))
+    assert facts.commit().dirty is False
+    result.write_text("two")
+    assert facts.commit().dirty is False
+    package.write_text("two")
+    assert facts.commit().dirty is True
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_runtime.bench.config import Target
@@ -9,6 +11,7 @@ from llm_runtime.bench.given import given_plan
 from llm_runtime.bench.sim.job import Ask
 from llm_runtime.bench.sim.study import ENGINE, FIFO, Arm, e2e_s, ttft_s
 from llm_runtime.bench.trial import Bench, command, job_of, scheduling_settings, sessions
+from llm_runtime.core.request import TimeLimits
 from llm_runtime.scheduling.config import SchedulingConfig
 from tests.bench.builders import failed, whole
 
@@ -53,6 +56,13 @@ def test_instants_of_a_record_are_those_of_the_job(receipt: str | None, dispatch
 def test_a_failure_stays_one() -> None:
     job = job_of(ASK, failed())
     assert e2e_s(job) == float("inf")
+    assert job.num_generated == 0
+    assert job_of(ASK, failed(num_token_events=3)).num_generated == 3
+
+
+def test_a_limit_of_the_request_is_the_patience_of_its_client() -> None:
+    hurried = replace(ASK, limits=TimeLimits(request_s=1.25))
+    assert [session.traffic.patience_s for session in sessions([hurried, ASK])] == [1.25, None]
 
 
 def test_arms_choose_whose_requests_come() -> None:

@@ -216,6 +216,16 @@ def test_the_limit_in_force_holds_slots_back() -> None:
     assert len(played.finish("0", 1.0)) == 1
 
 
+def test_a_class_is_capped_by_its_share_of_the_limit_in_force_not_of_all_slots() -> None:
+    policy = SchedulingConfig(policy="priority", batch_slot_share=0.25)
+    played = Played(Slots("a", num_slots=32), adaptive=True, policy=policy)
+    started = played.add(*(request(str(k), priority=BATCH) for k in range(12)), now=0.0)
+    assert played.core.in_force("a") == 8
+    assert len(started) == 2
+    all_in_force = Played(Slots("a", num_slots=32), policy=policy)
+    assert len(all_in_force.add(*(request(str(k), priority=BATCH) for k in range(12)), now=0.0)) == 8
+
+
 def test_without_it_all_slots_are_in_force() -> None:
     played = Played(Slots("a", num_slots=32))
     assert len(played.add(*(request(str(k)) for k in range(40)), now=0.0)) == 32

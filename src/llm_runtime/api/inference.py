@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from llm_runtime.admission.controller import Permit
-from llm_runtime.api.limits import RequestLimits, max_attempts_of, num_retries
+from llm_runtime.api.limits import RequestLimits, declared_slo, max_attempts_of, num_retries
 from llm_runtime.api.services import Services
 from llm_runtime.api.translation import Translation
 from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError, RateLimited
@@ -204,7 +204,9 @@ class InferenceEndpoint:
             max_tokens = min(max_tokens, context_tokens)
         tenant = services.tenants.of(arrival.tenant)
         priority = parsed.priority if parsed.priority is not None else DEFAULT_PRIORITY
-        read_timeout = arrival.headers.get(b"x-stainless-read-timeout")
+        headers = arrival.headers
+        slo = declared_slo(tenant.slo, headers.get(b"x-slo-ttft-ms"), headers.get(b"x-slo-total-ms"))
+        read_timeout = headers.get(b"x-stainless-read-timeout")
         request = RuntimeRequest(
             id=runtime.unique_id(arrival.request_id),
             model=parsed.model,
@@ -214,7 +216,7 @@ class InferenceEndpoint:
             created=int(runtime.clock.wall()),
             tenant=arrival.tenant,
             priority=tenant.priority(priority),
-            limits=self._limits.of(read_timeout, tenant.slo, stream=parsed.stream),
+            limits=self._limits.of(read_timeout, slo, stream=parsed.stream),
             stream=parsed.stream,
             include_usage=parsed.include_usage,
             num_slots=parsed.num_slots,
@@ -223,9 +225,9 @@ class InferenceEndpoint:
             max_tokens=max_tokens,
             cap_field=parsed.cap_field,
             via=self._kind if translated else None,
-            max_attempts=max_attempts_of(arrival.headers.get(b"x-max-attempts")),
+            max_attempts=max_attempts_of(headers.get(b"x-max-attempts")),
             fingerprint=hash((len(body), body[-FINGERPRINT_BYTES:])),
-            num_retries=num_retries(arrival.headers.get(b"x-stainless-retry-count")),
+            num_retries=num_retries(headers.get(b"x-stainless-retry-count")),
         )
         runtime.check(request)
         return request

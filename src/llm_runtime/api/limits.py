@@ -37,13 +37,39 @@ class RequestLimits:
         limits = self._stream if stream else self._plain
         if slo is not None:
             limits = _with_slo(limits, slo, stream=stream)
-        timeout_s = _seconds(read_timeout)
+        timeout_s = _positive(read_timeout)
         if timeout_s is None:
             return limits
         if stream:
             first_byte_s = min(self._keep_alive_s or math.inf, limits.request_s or math.inf)
             return limits if timeout_s >= first_byte_s else replace(limits, first_byte_s=timeout_s)
         return replace(limits, request_s=_tighter(limits.request_s, timeout_s))
+
+
+def declared_slo(
+    slo: TenantSlo | None, first_token_ms: bytes | None, total_ms: bytes | None
+) -> TenantSlo | None:
+    """The tenant's deadlines and those a client declares for one request, the tighter of each.
+
+    `x-slo-ttft-ms`: a stream's first token, from arrival. `x-slo-total-ms`: the whole answer. Raises
+    InvalidRequest for what is no positive number: whoever sends them means them.
+    """
+    if first_token_ms is None and total_ms is None:
+        return slo
+    mine = slo or TenantSlo()
+    return TenantSlo(
+        first_token_s=_tighter(mine.first_token_s, _declared_s("x-slo-ttft-ms", first_token_ms)),
+        total_s=_tighter(mine.total_s, _declared_s("x-slo-total-ms", total_ms)),
+    )
+
+
+def _declared_s(name: str, text: bytes | None) -> float | None:
+    if text is None:
+        return None
+    milliseconds = _positive(text)
+    if milliseconds is None:
+        raise InvalidRequest(f"{name} must be a number of milliseconds above 0.", param=name)
+    return milliseconds / 1000
 
 
 def _with_slo(limits: TimeLimits, slo: TenantSlo, *, stream: bool) -> TimeLimits:
@@ -77,11 +103,12 @@ def num_retries(text: bytes | None) -> int | None:
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
-def _seconds(text: bytes | None) -> float | None:
+def _positive(text: bytes | None) -> float | None:
+    """A positive number; None for anything else."""
     if text is None:
         return None
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
         return None
-    return seconds if 0 < seconds < math.inf else None
+    return number if 0 < number < math.inf else None

@@ -58,6 +58,8 @@ class BodyWriter:
             headers["authorization"] = f"Bearer {key}"
         if traffic.tenant is not None:
             headers["x-tenant-id"] = traffic.tenant
+        if traffic.patience_s is not None and target.stream:
+            headers["x-slo-ttft-ms"] = f"{1e3 * traffic.patience_s:.0f}"
         return headers
 
     @property

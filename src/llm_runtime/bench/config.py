@@ -58,6 +58,8 @@ class TrafficClass:
     input_tokens: of each user message, beside the shared prefix. output_tokens: sent as the cap.
     turns: requests of a session, each sent when the one before was answered and think_s passed.
     priority, tenant, api_key: as the server understands them; None sends nothing.
+    patience_s: from when it was due, who has no token of a stream by then leaves; servers that understand
+    `x-slo-ttft-ms` are told. None waits as long as the target's time-out.
     """
 
     name: str = "default"
@@ -70,6 +72,7 @@ class TrafficClass:
     priority: int | None = None
     tenant: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    patience_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,8 @@ def check(plan: Plan) -> None:
     else:
         for name in ("time_scale", "length_scale", "keep"):
             _positive(name.replace("_", " "), getattr(load.trace, name))
+    for traffic in plan.traffic:
+        _positive("patience", traffic.patience_s)
     if not plan.traffic or sum(traffic.share for traffic in plan.traffic) <= 0:
         raise ConfigError("no class of traffic has a share above 0")
 

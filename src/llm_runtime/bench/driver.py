@@ -163,12 +163,16 @@ class Driver:
             self._supply.path, ask.body, ask.headers,
             wants_stream=target.stream, keep_text=len(ask.session.turns) > 1,
         )  # fmt: skip
-        timer = self._loop.call_at(started_at + target.timeout_s, exchange.give_up, errors.TIMEOUT)
+        timers = [self._loop.call_at(started_at + target.timeout_s, exchange.give_up, errors.TIMEOUT)]
+        patience_s = ask.session.traffic.patience_s
+        if patience_s is not None and target.stream:
+            timers.append(self._loop.call_at(scheduled_at + patience_s, exchange.lose_patience))
         self._exchanges.add(exchange)
         try:
             await exchange.wait()
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
             exchange.give_up(errors.INTERRUPTED)
             self._exchanges.discard(exchange)
             self.gate.leave()

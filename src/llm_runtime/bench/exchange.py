@@ -50,6 +50,11 @@ class LoadExchange(Exchange):
             self.problem = Problem(reason)
             self.abort()
 
+    def lose_patience(self) -> None:
+        """The client leaves, unless there is a token."""
+        if self.answer is None or not self.answer.token_read_at:
+            self.give_up(errors.TIMEOUT)
+
     def carried_by(self, carrier: Carrier) -> None:
         super().carried_by(carrier)
         if isinstance(carrier, Connection):

@@ -25,12 +25,14 @@ from llm_runtime.core.build import COMPILED, interpreter_optimised
 from llm_runtime.core.errors import BackendUnavailable
 
 PACKAGES = ("numpy", "httptools", "orjson", "xllamacpp")
+RESULTS = "benchmarks/results"
 GIT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """id: None outside a repository. dirty: whether tracked files differ from it."""
+    """id: None outside a repository. dirty: whether tracked files differ from it, other than results, which a
+    run before this one may have written."""
 
     id: str | None
     dirty: bool | None
@@ -41,7 +43,8 @@ def commit() -> Commit:
     head = git("rev-parse", "HEAD")
     if head is None:
         return Commit(None, None)
-    return Commit(head, bool(git("status", "--porcelain", "--untracked-files=no")))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){RESULTS}")
+    return Commit(head, None if changed is None else bool(changed))
 
 
 def git(*arguments: str) -> str | None:

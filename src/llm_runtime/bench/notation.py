@@ -1,6 +1,6 @@
 """Short notations of the command line for things with several parts. All raise ConfigError, naming the text.
 
-traffic   name=chat,share=3,input=uniform:64:512,output=128,priority=2,tenant=a,prefix=1024:8
+traffic   name=chat,share=3,input=uniform:64:512,output=128,priority=2,tenant=a,prefix=1024:8,patience=5
 profile   60@1-20,60@20,30@5          seconds @ rate, or rate from - to; per second
 vary      max_batch_size=1,8,16
 """
@@ -15,7 +15,9 @@ from llm_runtime.bench.config import Prefix, Segment, TrafficClass
 from llm_runtime.bench.lengths import parse_length
 from llm_runtime.core.errors import ConfigError
 
-TRAFFIC_KEYS = ("name", "share", "input", "output", "prefix", "turns", "think", "priority", "tenant", "key")
+TRAFFIC_KEYS = (
+    "name", "share", "input", "output", "prefix", "turns", "think", "priority", "tenant", "patience", "key",
+)  # fmt: skip
 
 
 def parse_traffic(text: str, default: TrafficClass) -> TrafficClass:
@@ -115,6 +117,8 @@ def _with(traffic: TrafficClass, key: str, value: str) -> TrafficClass:
             return replace(traffic, priority=int(value))
         case "tenant":
             return replace(traffic, tenant=value)
+        case "patience":
+            return replace(traffic, patience_s=float(value))
         case _:
             return replace(traffic, api_key=value)
 

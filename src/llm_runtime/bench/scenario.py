@@ -103,7 +103,9 @@ def check(scenario: Scenario, result: Result, *, quick: bool) -> list[Checked]:
 
 
 async def measure(scenario: Scenario, *, quick: bool, folder: Path, command: str | None = None) -> Result:
-    """Runs it and writes its file into `folder`."""
+    """Runs it and writes its file into `folder`. What it was made of is noted before it begins: by its end
+    the checkout may be another one."""
+    defined, environment = identity(scenario), facts.environment()
     started = datetime.now(UTC)
     result = await scenario.run(quick)
     ended = datetime.now(UTC)
@@ -118,14 +120,14 @@ async def measure(scenario: Scenario, *, quick: bool, folder: Path, command: str
             for c in check(scenario, result, quick=quick)
         ],
         "definition": {
-            **identity(scenario),
+            **defined,
             "workload": plain(dict(scenario.workload)),
             "slos": plain(dict(scenario.slos)),
         },
         "started": started.isoformat(timespec="seconds"),
         "duration_s": (ended - started).total_seconds(),
         "command": command,
-        "environment": facts.environment(),
+        "environment": environment,
         "details": dict(result.details),
     }
     write_json(result_path(scenario, folder, quick=quick), finite(body))

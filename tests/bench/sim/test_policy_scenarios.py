@@ -11,7 +11,16 @@ from itertools import pairwise
 import pytest
 
 from llm_runtime.bench.scenario import Scenario
-from llm_runtime.bench.scenarios import aging, fairness, mixed_load, shortest
+from llm_runtime.bench.scenarios import (
+    adaptive_limit,
+    aging,
+    deadline,
+    fairness,
+    mixed_load,
+    overload,
+    preemption,
+    shortest,
+)
 from llm_runtime.bench.settings_json import plain
 from llm_runtime.bench.sim.job import Ask
 from llm_runtime.bench.sim.models import EMBEDDED, SERVER_GPU
@@ -19,10 +28,18 @@ from llm_runtime.bench.sim.study import Study, stretched
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 
 STUDIES = [
-    each for module in (aging, fairness, mixed_load, shortest) for each in (module.STUDY, module.REAL_STUDY)
+    *deadline.STUDIES.values(),
+    deadline.REAL_STUDY,
+    *(
+        each
+        for module in (aging, fairness, mixed_load, preemption, shortest)
+        for each in (module.STUDY, module.REAL_STUDY)
+    ),
 ]
 SCENARIOS = [
-    each for module in (aging, fairness, mixed_load, shortest) for each in (module.SCENARIO, module.ON_ENGINE)
+    each
+    for module in (aging, deadline, fairness, mixed_load, preemption, shortest)
+    for each in (module.SCENARIO, module.ON_ENGINE)
 ]
 
 
@@ -93,3 +110,44 @@ def test_policies_do_what_they_are_for_in_small() -> None:
     assert found["fifo"]["flood_by_busy"] > 1.5
     assert found["reserved"]["flood_by_busy"] == pytest.approx(1.0, abs=0.2)
     assert found["reserved"]["light_p99_ttft_s"] < found["fifo"]["light_p99_ttft_s"]
+
+
+def test_who_declares_a_limit_is_ended_by_it_under_every_policy() -> None:
+    study = deadline.STUDIES[1.2]
+    engine = study.engine(EMBEDDED, 0.2)
+    asks = study.asks(engine, 1, 0.2)
+    limits = {ask.traffic: ask.limits.request_s for ask in asks}
+    alone_s = engine.alone.ttft_s
+    assert limits == {"hurried": pytest.approx(10 * alone_s), "patient": pytest.approx(150 * alone_s)}
+    found = study.simulated(EMBEDDED, engine, 1, 0.2)
+    assert found["engine"]["missed"] == pytest.approx(found["fifo"]["missed"], abs=0.05)
+    assert found["deadline"]["good"] > found["fifo"]["good"]
+    assert found["deadline"]["hurried_good"] > 1.2 * found["fifo"]["hurried_good"]
+
+
+def test_running_work_is_only_ended_where_that_is_asked_for() -> None:
+    study = preemption.STUDY
+    found = study.simulated(EMBEDDED, study.engine(EMBEDDED, 0.2), 1, 0.5)
+    ended = {name for name, figures in found.items() if figures["ended_share"]}
+    assert ended == {"batch"}
+    assert 0 < found["batch"]["lost_share"] < found["batch"]["ended_share"]
+    assert found["batch"]["urgent_mean_ttft_s"] < 0.5 * found["priority"]["urgent_mean_ttft_s"]
+    assert found["priority"]["urgent_mean_ttft_s"] < 0.5 * found["fifo"]["urgent_mean_ttft_s"]
+    often = preemption.draw(1, 0.5, more_urgent=2.0)
+    assert Counter(ask.traffic for ask in often) == {"batch": 160, "urgent": 60}
+
+
+def test_beside_the_gate_are_the_engines_own_queue_and_fifo() -> None:
+    """Their clients leave when their time is up, or declare nothing and wait for ever."""
+    found = overload.simulated(5)
+    assert found["2"]["gate"] > found["engine"]["goodput"] > found["fifo"]["goodput"]
+    assert found["engine"]["goodput"] == pytest.approx(found["no_gate"]["goodput"], rel=0.2)
+
+
+def test_beside_the_limit_are_the_engines_own_queue_and_fifo() -> None:
+    found = adaptive_limit.simulated(5)
+    assert set(found) == {*(f"cap_{cap}" for cap in adaptive_limit.CAPS), "adaptive", "fifo", "engine"}
+    assert found["adaptive"]["goodput_before"] > found["engine"]["goodput_before"]
+    assert "limit_before" not in found["engine"]  # everything is passed on to it
+    limits = (adaptive_limit.TTFT_S, adaptive_limit.TPOT_S)
+    assert limits == pytest.approx((2.0, 0.08))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from llm_runtime.bench.sim.policies import Policies, scheduled
 from llm_runtime.bench.sim.seeds import Figures, estimates
 from llm_runtime.bench.sim.simulation import simulate
 from llm_runtime.bench.sim.unloaded import Unloaded, unloaded
+from llm_runtime.core.request import TimeLimits
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.history import PredictTokens
 from llm_runtime.scheduling.presets import build_scheduler
@@ -82,22 +83,36 @@ FiguresOf = Callable[[Sequence[Job], Unloaded], Figures]
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """figures_of: of the jobs of one arm and seed, in any order."""
+    """figures_of: of the jobs of one arm and seed, in any order. declared: by class of traffic, how long its
+    clients say that they wait for the first token, in multiples of the unloaded one. may_fail: whether
+    policies may leave requests unanswered; where they may not, a failure is an error of the measurement."""
 
     workload: Workload
     arms: Mapping[str, Arm]
     figures_of: FiguresOf
+    declared: Mapping[str, float] = field(default_factory=dict)
+    may_fail: bool = False
 
     def engine(self, model: ContinuousModel, size: float = 1.0) -> Engine:
         asks = self.workload.together(size)
         result = simulate(SimConfig((ReplicaConfig(model),)), OpenFeed(asks), scheduled(SchedulingConfig()))
         return Engine(result.ended_at / len(asks), unloaded(model, *self.workload.reference))
 
+    def asks(self, engine: Engine, seed: int, size: float) -> list[Ask]:
+        """What is sent: instants in seconds, and with the limits that clients declare."""
+        drawn = stretched(self.workload.draw(seed, size), engine.unit_s)
+        return [
+            replace(ask, limits=TimeLimits(request_s=multiple * engine.alone.ttft_s, idle_s=None))
+            if (multiple := self.declared.get(ask.traffic)) is not None
+            else ask
+            for ask in drawn
+        ]
+
     def simulated(
         self, model: ContinuousModel, engine: Engine, seed: int, size: float = 1.0
     ) -> dict[str, Figures]:
         """Figures by arm, of one seed. engine: what `engine` says of the model."""
-        drawn = stretched(self.workload.draw(seed, size), engine.unit_s)
+        drawn = self.asks(engine, seed, size)
         found = {}
         for name, arm in self.arms.items():
             asks = arm.asked(drawn)
