@@ -120,6 +120,40 @@ def test_the_gpu_benchmark_says_what_it_would_run(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_all_experiments_are_one_command_and_go_on_without_what_is_missing(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    options = ["--dry-run", "--all", "--python", str(python), "--awq-model", "ORG/AWQ", "--model", "ORG/NAME"]
+    done = gpu_benchmark(*options)
+    assert done.returncode == 0, done.stderr
+    assert "+ .venv/bin/llm-runtime models pull hf:ORG/NAME" in done.stdout
+    sections = re.split("^== ", done.stdout, flags=re.MULTILINE)[1:]
+    assert [section.split()[0] for section in sections] == [
+        "gpu-engines", "gpu-vllm-max-num-seqs", "gpu-vllm-memory-share", "gpu-vllm-precision",
+    ]  # fmt: skip
+    lines = [line for section in sections for line in section.splitlines()[1:]]
+    assert all(line.startswith("llm-runtime serve") and str(python) in line for line in lines)
+    assert "backend=hf" in sections[0]
+    shares = re.findall(r"gpu_memory_utilization=(\S+)", sections[2])
+    assert shares == ["0.9", "0.7", "0.5", "0.3", "0.2", "0.1"]
+    assert "model_path=ORG/AWQ" in sections[3]
+    assert "--quantization fp8'" in sections[3]
+
+
+def test_dummy_weights_are_for_every_vllm(tmp_path: Path) -> None:
+    options = ["--dry-run", "--all", "--dummy-weights", "--output", str(tmp_path / "out")]
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    done = gpu_benchmark(*options, "--python", str(python))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("llm-runtime serve")]
+    assert lines
+    assert all("load-format dummy" in line for line in lines if "backend=vllm" in line)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [(["--odd"], 2, "unknown option"), (["--model"], 2, "needs a value"),
