@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from llm_runtime.bench.config import ClosedLoop, Limits, Plan, Target, TrafficClass
+from llm_runtime.bench.facts import versions_beside
 from llm_runtime.bench.lengths import Fixed
 from llm_runtime.bench.metrics import completed
 from llm_runtime.bench.records import RequestRecord
@@ -50,15 +51,18 @@ class ClosedLoad:
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """rates: output tokens per second of each round. figures: throughput (median of the rounds), latencies of
-    all requests, what failed, preemptions, the cache's highest use and the GPU's mean where it is known."""
+    all requests, what failed, preemptions, the cache's highest use and the GPU's mean where it is known.
+    version: vLLM's, as it tells it."""
 
     rates: tuple[float, ...]
     figures: Mapping[str, float | None]
     rounds: list[dict[str, Any]]
+    version: Any = None
 
 
 async def loaded(served: Served, load: ClosedLoad) -> Loaded:
     """Raises what `run` raises, and BackendError where vLLM's page lacks what is counted."""
+    (version,) = (await versions_beside([served.page_url])).values()
     before = await served.preemptions()
     rounds: list[dict[str, Any]] = []
     records: list[RequestRecord] = []
@@ -81,6 +85,7 @@ async def loaded(served: Served, load: ClosedLoad) -> Loaded:
             "gpu_utilisation": _over_rounds(sampled, "gpu_utilization", "mean", statistics.fmean),
         },
         rounds,
+        version,
     )
 
 

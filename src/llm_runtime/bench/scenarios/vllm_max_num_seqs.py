@@ -83,9 +83,12 @@ def told(found: dict[int, Loaded], not_run: dict[str, str]) -> Result:
             figures[f"knee_of_round_{number}"] = one
     figures["failed"] = sum(each.figures["failed"] or 0.0 for each in found.values())
     figures["not_run"] = len(not_run)
-    return Result(
-        figures, {"not_run": not_run, "rounds": {str(value): each.rounds for value, each in found.items()}}
-    )
+    details = {
+        "not_run": not_run,
+        "vllm": {str(value): each.version for value, each in found.items()},
+        "rounds": {str(value): each.rounds for value, each in found.items()},
+    }
+    return Result(figures, details)
 
 
 SCENARIO = on(Host())

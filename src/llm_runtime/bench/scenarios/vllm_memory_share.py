@@ -85,10 +85,11 @@ def told(found: dict[str, tuple[Loaded, Cache]], not_run: dict[str, str]) -> Res
     """found: descending by memory. preemptions_with_most_cache, _with_least_cache: of the first and the last
     cache that was run; None where fewer than two were."""
     figures: dict[str, float | None] = {}
-    details: dict[str, Any] = {"not_run": not_run, "rounds": {}}
+    details: dict[str, Any] = {"not_run": not_run, "vllm": {}, "rounds": {}}
     for name, (each, cache) in found.items():
         figures |= {f"{figure}_at_{name}": each.figures[figure] for figure in SHOWN}
         figures[f"cache_tokens_at_{name}"] = cache.num_tokens
+        details["vllm"][name] = each.version
         details["rounds"][name] = each.rounds
     if len(found) > 1:
         most, *_, least = (each.figures for each, _ in found.values())

@@ -142,12 +142,13 @@ def on(host: Host) -> Scenario:
 def told(found: dict[str, Found], not_run: dict[str, str]) -> Result:
     """The reference is float32, or where that could not be run the first of the others."""
     figures: dict[str, float | None] = {}
-    details: dict[str, Any] = {"not_run": not_run, "reference": None, "rounds": {}, "answers": {}}
+    details: dict[str, Any] = {"not_run": not_run, "reference": None, "vllm": {}, "rounds": {}, "answers": {}}
     readable = {name: each.answers for name, each in found.items() if each.answers is not None}
     reference = next(iter(readable), None)
     details["reference"] = reference
     for name, each in found.items():
         figures |= {f"{figure}_of_{name}": each.loaded.figures[figure] for figure in SHOWN}
+        details["vllm"][name] = each.loaded.version
         details["rounds"][name] = each.loaded.rounds
     for name, answers in readable.items():
         assert reference is not None
