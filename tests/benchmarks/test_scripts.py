@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import generate_report, run_all, run_scenarios
+from benchmarks import generate_report, run_all, run_engine_comparison, run_scenarios
 from llm_runtime.bench.launch import launched
 from llm_runtime.bench.serve_command import serve_command
 
@@ -97,6 +97,25 @@ def test_the_priority_benchmark_counts_starvation_by_any_budget(tmp_path: Path) 
     assert row[-1] == f"{sum(ttft > 300 for ttft in fifo) / len(fifo):.1%}"
 
 
+def test_engines_are_compared_in_a_table_and_a_curve() -> None:
+    figures = {
+        "hf_tokens_per_s_at_1": 10.0, "hf_median_ttft_ms_at_1": 100.0, "hf_median_e2el_ms_at_1": 900.0,
+        "hf_p95_e2el_ms_at_1": 1200.0, "llama.cpp_tokens_per_s_at_16": 40.0,
+        "llama.cpp_median_ttft_ms_at_16": 50.0,
+        "llama.cpp_median_e2el_ms_at_16": 300.0, "llama.cpp_p95_e2el_ms_at_16": 400.0, "failed": 0,
+        "llama.cpp_over_hf_at_16": None, "same_greedy_text_hf_llama.cpp": 0.25,
+    }  # fmt: skip
+    found = run_engine_comparison.by_engine(figures)
+    assert found["llama.cpp"] == {16: {"tokens_per_s": 40.0, "median_ttft_ms": 50.0, "median_e2el_ms": 300.0,
+                                       "p95_e2el_ms": 400.0}}  # fmt: skip
+    rows = [line.split() for line in run_engine_comparison.lines(found)[1:]]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [("1", "10.0", "hf"), ("16", "40.0", "llama.cpp")]
+    picture, quantile = run_engine_comparison.curve(found)
+    assert (picture[:4], quantile) == (PNG, "p95")
+    short = run_engine_comparison.by_engine({**figures, "hf_p95_e2el_ms_at_1": None})
+    assert run_engine_comparison.curve(short)[1] == "median"
+
+
 def test_a_report_takes_every_result_and_nothing_else(compared: Path, tmp_path: Path) -> None:
     (compared / "other.json").write_text('{"schema": "another"}')
     (compared / "broken.json").write_text("{")
@@ -113,7 +132,7 @@ def test_the_set_runs_every_script_with_options_it_has(quick: bool, tmp_path: Pa
     steps = list(run_all.steps(tmp_path, quick=quick))
     known = {path.name for path in (ROOT / "benchmarks").glob("*.py")}
     assert {step.script for step in steps} <= known
-    assert len({step.script for step in steps}) == 7
+    assert len({step.script for step in steps}) == 8
     for step in steps:
         told = script(step.script, "--help")
         assert all(word in told for word in step.arguments if word.startswith("--") and word not in (
