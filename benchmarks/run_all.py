@@ -1,6 +1,6 @@
 """The set that `make bench` runs: load on the embedded model, FIFO against dynamic batching, batch size by
 timeout, priorities, Transformers against vLLM and llama.cpp; then tables, curves and one page of it all.
-About eight minutes, --quick about two; where `make vllm-env` was made a quarter hour more, --quick two minutes.
+About eight minutes, --quick about two; with `make vllm-env` a quarter hour more, --quick two minutes.
 
 Results go to benchmarks/results/, those of a quick run to build/bench/, where they replace nothing.
 """

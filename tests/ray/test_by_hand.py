@@ -24,7 +24,11 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 120.0
-SETTINGS = "backend=mock engines.native_backend_concurrency=2 telemetry.gpu_poll_interval_s=0"
+BURST = 6
+SETTINGS = (
+    "backend=mock engines.native_backend_concurrency=2 telemetry.gpu_poll_interval_s=0 "
+    f"admission.request_rate_limit_per_s=0.01 admission.request_rate_limit_burst={BURST}"
+)
 ONE_MACHINE = (
     "--node-ip-address 127.0.0.1 --min-worker-port 0 --max-worker-port 0 --object-store-memory 100000000 "
     "--disable-usage-stats --block"
@@ -144,7 +148,10 @@ async def test_two_machines_by_hand(environ: dict[str, str]) -> None:
             await connection.send(post(chat_body("mock", stream=True, max_tokens=5, ignore_eos=True)))
             reply, stream = await connection.streamed()
         assert (reply.status, stream.done) == (200, True)
-        assert (await ask(port, post(chat_body("other")))).error["code"] == "model_not_found"
+        replies = [await ask(port, post(chat_body("mock", max_tokens=1))) for _ in range(BURST)]
+        assert {reply.status for reply in replies} == {200, 429}
+        assert replies[-1].error["type"] == "rate_limit_error"
+        assert int(replies[-1].headers["retry-after"]) > 0
 
 
 @pytest.mark.parametrize(
