@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,13 +11,15 @@ from llm_runtime.bench import awq_weights
 from llm_runtime.bench.knee import knee
 from llm_runtime.bench.likeness import Scored, beginning, likeness
 from llm_runtime.bench.scenario import Result, check
-from llm_runtime.bench.scenarios import engines, vllm_max_num_seqs, vllm_memory_share, vllm_precision
-from llm_runtime.bench.vllm_host import Cache, Engine, Host, command, read_cache, read_preemptions
+from llm_runtime.bench.scenarios import vllm_max_num_seqs, vllm_memory_share, vllm_precision
+from llm_runtime.bench.vllm_host import (
+    Cache,
+    Host,
+    read_cache,
+    read_preemptions,
+)
 from llm_runtime.bench.vllm_load import LATENCIES, Loaded
 from llm_runtime.core.errors import BackendError
-from llm_runtime.engines.config import ModelConfig
-from llm_runtime.engines.vllm.command import ServedModel, engine_arguments
-from llm_runtime.settings import load_settings
 
 # ---- the knee
 
@@ -232,55 +231,3 @@ def test_dummy_weights_have_a_speed_and_no_quality() -> None:
     assert result.figures["output_throughput_of_bfloat16"] == 1.0
     assert not any(name.startswith("perplexity") for name in result.figures)
     assert [one.met for one in check(vllm_precision.on(host), result, quick=False)] == [True]
-
-
-# ---- commands
-
-HOST = Host(gpu=True, python=sys.executable, model="/models/qwen", awq_model="/models/qwen-awq")
-MODULES = (engines, vllm_max_num_seqs, vllm_memory_share, vllm_precision)
-
-
-def settings_of(line: str) -> dict[str, str]:
-    words = shlex.split(line)
-    assert words[:4] == ["llm-runtime", "serve", "--port", "{port}"]
-    assert words[4::2] == ["-o"] * len(words[4::2])
-    return dict(word.split("=", 1) for word in words[5::2])
-
-
-@pytest.mark.parametrize("host", [HOST, replace(HOST, gpu=False), replace(HOST, dummy_weights=True)])
-def test_every_command_has_settings_that_the_server_takes(host: Host) -> None:
-    lines = [line for module in MODULES for line in module.commands(host)]
-    assert len(lines) == len(set(lines)) >= 12
-    for line in lines:
-        settings = load_settings(settings_of(line), {})
-        assert isinstance(settings.model, ModelConfig)
-        engine_arguments(settings.engines.vllm, ServedModel("m", "w"), 4)  # raises for what settings give
-
-
-def test_a_gpu_gets_a_share_of_memory_and_processors_a_small_cache() -> None:
-    share = settings_of(command(HOST, Engine(4, 512, memory_share=0.5)))
-    assert share["engines.vllm.gpu_memory_utilization"] == "0.5"
-    assert share["engines.vllm.extra_arguments"] == ""
-    small = settings_of(command(replace(HOST, gpu=False), Engine(4, 512, cache_bytes=64, quantisation="fp8")))
-    assert small["engines.vllm.extra_arguments"] == (
-        "--enforce-eager --block-size 32 --kv-cache-memory-bytes 64 --quantization fp8"
-    )
-    assert "engines.vllm.gpu_memory_utilization" not in small
-    on_cpu = [settings_of(line) for line in engines.commands(Host(python=sys.executable))]
-    assert [one["engines.vllm.extra_arguments"] for one in on_cpu if one["backend"] == "vllm"] == [
-        engines.CPU_CACHE
-    ]
-
-
-def test_transformers_is_compared_at_one_four_and_sixteen() -> None:
-    for size in (engines.FULL, engines.GPU):
-        assert {1, 4, 16} <= set(size.levels)
-        assert size.rounds * size.requests >= 200  # for a p95
-    assert int(str(engines.ENGINES["vllm"]["native_backend_concurrency"])) >= 16
-
-
-def test_results_of_a_gpu_replace_no_others_and_name_no_folder() -> None:
-    for module in MODULES:
-        there, here = module.on(HOST), module.SCENARIO
-        assert there.name == f"gpu-{here.name}"
-        assert there.workload["host"]["model"] == "qwen"

@@ -150,7 +150,7 @@ async def test_two_machines_by_hand(environ: dict[str, str]) -> None:
         assert (reply.status, stream.done) == (200, True)
         replies = [await ask(port, post(chat_body("mock", max_tokens=1))) for _ in range(BURST)]
         assert {reply.status for reply in replies} == {200, 429}
-        assert replies[-1].error["type"] == "rate_limit_error"
+        assert replies[-1].error["code"] == "rate_limit_exceeded"
         assert int(replies[-1].headers["retry-after"]) > 0
 
 
