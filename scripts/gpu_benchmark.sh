@@ -114,7 +114,7 @@ fi
 port=$(.venv/bin/python -c 'from llm_runtime.bench.launch import free_port; print(free_port())' 2>/dev/null || echo 8123)
 server="llm-runtime serve --port {port} -o backend=vllm -o 'model_path=$model' -o 'engines.vllm.python=$python'"
 server+=" -o vllm_port=$port -o native_backend_concurrency={slots} -o engines.vllm.max_model_len=2048"
-server+=" -o 'engines.vllm.extra_arguments=$extra'"
+[ -z "$extra" ] || server+=" -o 'engines.vllm.extra_arguments=$extra'"
 pages=(--metrics-url "http://127.0.0.1:$port/metrics") # vLLM's own: KV cache, batch
 dcgm=${DCGM_URL:-http://127.0.0.1:9400/metrics}
 if curl --silent --fail --max-time 2 --output /dev/null "$dcgm" 2>/dev/null; then pages+=(--metrics-url "$dcgm"); fi

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import dummy_model
+from llm_runtime.settings import load_settings
 from llm_runtime.settings_leaves import leaves
 from scripts import result_docs
 
@@ -118,6 +120,21 @@ def test_the_gpu_benchmark_says_what_it_would_run(tmp_path: Path) -> None:
     ):
         assert words in done.stdout
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--dummy-weights"]])
+def test_the_gpu_benchmark_s_server_has_settings_that_there_are(more: list[str], tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    done = gpu_benchmark("--dry-run", "--python", str(python), *more)
+    (line,) = (line for line in done.stdout.splitlines() if "bench sweep" in line)
+    words = shlex.split(line)
+    server = shlex.split(words[words.index("--server") + 1].format(port=1, slots=8))
+    given = dict(word.split("=", 1) for word in server[server.index("-o") + 1 :: 2])
+    settings = load_settings(given, {})
+    assert (settings.engines.backend, settings.engines.native_backend_concurrency) == ("vllm", 8)
+    assert settings.engines.vllm.extra_arguments == ("--load-format dummy" if more else "")
 
 
 def test_all_experiments_are_one_command_and_go_on_without_what_is_missing(tmp_path: Path) -> None:

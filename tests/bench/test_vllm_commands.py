@@ -44,7 +44,7 @@ def test_every_command_has_settings_that_the_server_takes(host: Host) -> None:
 def test_a_gpu_gets_a_share_of_memory_and_processors_a_small_cache() -> None:
     share = settings_of(command(HOST, Engine(4, 512, memory_share=0.5)))
     assert share["engines.vllm.gpu_memory_utilization"] == "0.5"
-    assert share["engines.vllm.extra_arguments"] == ""
+    assert "engines.vllm.extra_arguments" not in share
     small = settings_of(command(replace(HOST, gpu=False), Engine(4, 512, cache_bytes=64, quantisation="fp8")))
     assert small["engines.vllm.extra_arguments"] == (
         "--enforce-eager --block-size 32 --kv-cache-memory-bytes 64 --quantization fp8"

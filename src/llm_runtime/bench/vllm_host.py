@@ -127,7 +127,7 @@ async def serving(host: Host, engine: Engine) -> AsyncIterator[Served]:
 
 def command(host: Host, engine: Engine, vllm_port: int = VLLM_PORT) -> str:
     """A template for `launch.launched`. Raises ConfigError without vLLM."""
-    options = {
+    options: dict[str, object] = {
         "backend": "vllm",
         "model_path": engine.model or host.model,
         "model.name": MODEL,
@@ -136,8 +136,9 @@ def command(host: Host, engine: Engine, vllm_port: int = VLLM_PORT) -> str:
         "engines.vllm.port": vllm_port,
         "engines.vllm.max_model_len": engine.context_tokens,
         "engines.vllm.dtype": engine.dtype,
-        "engines.vllm.extra_arguments": shlex.join(_arguments(host, engine)),
     }
+    if arguments := _arguments(host, engine):
+        options["engines.vllm.extra_arguments"] = shlex.join(arguments)
     if engine.memory_share is not None:
         options["engines.vllm.gpu_memory_utilization"] = engine.memory_share
     settings = " ".join(shlex.join(("-o", f"{name}={value}")) for name, value in options.items())

@@ -130,7 +130,8 @@ def command(host: Host, engine: str) -> str:
     if engine == "vllm":
         arguments = [] if host.gpu else [CPU_CACHE]
         arguments += ["--load-format dummy"] if host.dummy_weights else []
-        options["engines.vllm.extra_arguments"] = " ".join(arguments)
+        if arguments:
+            options["engines.vllm.extra_arguments"] = " ".join(arguments)
     settings = " ".join(shlex.join(("-o", f"{name}={value}")) for name, value in options.items())
     return f"llm-runtime serve --port {{port}} {settings}"
 

@@ -30,8 +30,7 @@ class Size:
     cache_bytes: int | None = None
 
     def engines(self) -> dict[str, Engine]:
-        options = {"cache_bytes": self.cache_bytes}
-        return {str(value): Engine(value, self.context_tokens, **options) for value in self.values}
+        return {str(value): Engine(value, self.context_tokens, self.cache_bytes) for value in self.values}
 
 
 CPU = Size((8, 1, 32, 4, 16, 2), ClosedLoad(32, 32, 16, rounds=3, requests=68), 256, 256 << 20)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +180,8 @@ def engines(host: Host, size: Size, awq_model: str | None) -> dict[str, Engine]:
         options["fp8"] = {"dtype": "bfloat16", "quantisation": "fp8" if host.gpu else "fp8_per_block"}
     if "awq" in size.precisions and awq_model is not None:
         options["awq"] = {"dtype": "bfloat16", "model": awq_model}
-    fixed = {"num_seqs": size.load.clients, "context_tokens": size.context_tokens}
-    return {name: Engine(**fixed, cache_bytes=size.cache_bytes, **each) for name, each in options.items()}
+    plain = Engine(size.load.clients, size.context_tokens, size.cache_bytes)
+    return {name: replace(plain, **each) for name, each in options.items()}
 
 
 def awq_model(host: Host, folder: Path) -> str:
