@@ -47,7 +47,7 @@ test-engines: $(DEV) vllm-env ## Run the tests of engines that take minutes to s
 bench: $(DEV) ## The benchmarks people know, results and curve in benchmarks/results (QUICK=1: short, build/bench)
 	@exec $(BIN)/python benchmarks/run_all.py $(if $(QUICK),--quick) $(ARGS)
 
-bench-all: $(DEV) ## Every scenario in full, with its bars: about an hour on a quiet machine
+bench-all: $(DEV) ## Every scenario in full, with its bars: one to two hours on a quiet machine
 	@exec $(BIN)/python benchmarks/run_scenarios.py $(ARGS)
 
 gpu-experiments: $(DEV) ## On a host with a GPU: every experiment on vLLM, unattended (ARGS="--model FOLDER")
