@@ -19,9 +19,11 @@ from pathlib import Path
 from types import ModuleType
 
 from llm_runtime.bench.present import checked_lines
+from llm_runtime.bench.run import Interrupted
 from llm_runtime.bench.scenario import check, measure, result_path
 from llm_runtime.bench.scenarios import engines, vllm_max_num_seqs, vllm_memory_share, vllm_precision
 from llm_runtime.bench.vllm_host import Host
+from llm_runtime.commands.bench_shell import in_loop
 from llm_runtime.core.errors import LLMRuntimeError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,12 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LLMRuntimeError as error:
         parser.error(str(error))
     command = shlex.join([Path(__file__).name, *_shown(arguments or sys.argv[1:])])
-    done = [_run(EXPERIMENTS[name], host, options, command) for name in options.only]
+    try:
+        done = [_run(EXPERIMENTS[name], host, options, command) for name in options.only]
+    except Interrupted as error:
+        print(error, file=sys.stderr)
+        return 130
     return 0 if all(done) else 1
 
 
 def _run(experiment: ModuleType, host: Host, options: argparse.Namespace, command: str) -> bool:
-    """Whether it was run and met its bars."""
+    """Whether it was run and met its bars. Raises Interrupted."""
     scenario = experiment.on(host)
     print(f"\n== {scenario.name}: {scenario.question}", flush=True)
 
@@ -79,7 +85,9 @@ def _run(experiment: ModuleType, host: Host, options: argparse.Namespace, comman
         return all(bar.met for bar in checked)
 
     try:
-        return asyncio.run(limited())
+        return in_loop(lambda _: limited(), keeps=False)
+    except Interrupted:
+        raise
     except TimeoutError:
         print(f"{scenario.name} is not done after {options.limit_s:g} s", file=sys.stderr)
     except LLMRuntimeError as error:

@@ -223,6 +223,10 @@ def test_a_precision_that_was_not_run_is_told_and_the_reference_falls_to_the_nex
     assert result.details["not_run"] == {"float32": "no kernel", "awq": "no checkpoint"}
     assert result.figures["perplexity_ratio_of_fp8"] == pytest.approx(math.exp(0.1))
     assert (result.figures["same_beginning_of_fp8"], result.figures["not_run"]) == (0.5, 2)
+    assert (result.figures["mean_logprob_of_bfloat16"], result.figures["perplexity_ratio_of_bfloat16"]) == (
+        -1.0,
+        None,
+    )
 
 
 def test_dummy_weights_have_a_speed_and_no_quality() -> None:

@@ -140,7 +140,8 @@ def on(host: Host) -> Scenario:
 
 
 def told(found: dict[str, Found], not_run: dict[str, str]) -> Result:
-    """The reference is float32, or where that could not be run the first of the others."""
+    """The reference is float32, or where that could not be run the first of the others. How like itself such
+    another is says nothing, so that is None, and no bar of it is met."""
     figures: dict[str, float | None] = {}
     details: dict[str, Any] = {"not_run": not_run, "reference": None, "vllm": {}, "rounds": {}, "answers": {}}
     readable = {name: each.answers for name, each in found.items() if each.answers is not None}
@@ -153,7 +154,11 @@ def told(found: dict[str, Found], not_run: dict[str, str]) -> Result:
     for name, answers in readable.items():
         assert reference is not None
         near = asdict(likeness(readable[reference], answers))
-        figures |= {f"{figure}_of_{name}": near[figure] for figure in LIKENESS}
+        empty = name == reference != REFERENCE
+        figures |= {
+            f"{figure}_of_{name}": None if empty and figure != "mean_logprob" else near[figure]
+            for figure in LIKENESS
+        }
         details["answers"][name] = {
             "greedy": ["".join(tokens) for tokens in answers[1]],
             "perplexity_ratio_interval_95": near["perplexity_ratio_interval"],
