@@ -27,7 +27,7 @@ VLLM_ENV := $(VLLM_VENV)/.made-$(shell cat requirements/engines/vllm.txt scripts
 RAY_VENV := .venv-ray
 RAY_ENV := $(RAY_VENV)/.made-$(shell cat requirements/engines/ray.txt scripts/ray_env.sh | cksum | tr -d ' ')
 
-.PHONY: help setup setup-dev serve test test-engines test-ray bench bench-all bench-peers bench-overhead compiled test-compiled check fix docs pins vllm-env ray-env clean
+.PHONY: help setup setup-dev serve test test-engines test-ray bench bench-all bench-peers bench-overhead gpu-experiments compiled test-compiled check fix docs pins vllm-env ray-env clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +47,11 @@ test-engines: $(DEV) vllm-env ## Run the tests of engines that take minutes to s
 bench: $(DEV) ## The benchmarks people know, results and curve in benchmarks/results (QUICK=1: short, build/bench)
 	@exec $(BIN)/python benchmarks/run_all.py $(if $(QUICK),--quick) $(ARGS)
 
-bench-all: $(DEV) ## Every scenario in full, with its bars: about an hour on a quiet machine
+bench-all: $(DEV) ## Every scenario in full, with its bars: one to two hours on a quiet machine
 	@exec $(BIN)/python benchmarks/run_scenarios.py $(ARGS)
+
+gpu-experiments: $(DEV) ## On a host with a GPU: every experiment on vLLM, unattended (ARGS="--model FOLDER")
+	@exec scripts/gpu_benchmark.sh --all $(ARGS)
 
 test-ray: $(DEV) ray-env ## Run the tests that need a Ray cluster, which they start and stop
 	@exec $(BIN)/pytest -m ray -o faulthandler_timeout=400 $(ARGS)

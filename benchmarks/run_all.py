@@ -1,5 +1,6 @@
 """The set that `make bench` runs: load on the embedded model, FIFO against dynamic batching, batch size by
-timeout, priorities; then tables, the curve and one page of it all. About eight minutes, --quick about two.
+timeout, priorities, Transformers against vLLM and llama.cpp; then tables, curves and one page of it all.
+About eight minutes, --quick about two; with `make vllm-env` a quarter hour more, --quick two minutes.
 
 Results go to benchmarks/results/, those of a quick run to build/bench/, where they replace nothing.
 """
@@ -49,6 +50,9 @@ def steps(folder: Path, *, quick: bool) -> Iterator[Step]:
     yield Step("run_batch_sweep.py", (*output, *swept), 240)
     yield Step("analyze_batch_sweep.py", (str(folder / "batch-sweep.json"),), 60)
     yield Step("run_priority_scheduler_benchmark.py", (*output, *(("--quick",) if quick else ())), 240)
+    yield Step(
+        "run_engine_comparison.py", (*output, *(("--quick",) if quick else ())), 600 if quick else 1800
+    )
     yield Step("generate_report.py", ("--results-dir", str(folder)), 120)
 
 

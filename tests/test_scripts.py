@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import dummy_model
+from llm_runtime.settings import load_settings
 from llm_runtime.settings_leaves import leaves
 from scripts import result_docs
 
@@ -117,6 +119,55 @@ def test_the_gpu_benchmark_says_what_it_would_run(tmp_path: Path) -> None:
         "dummy",
     ):
         assert words in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--dummy-weights"]])
+def test_the_gpu_benchmark_s_server_has_settings_that_there_are(more: list[str], tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    done = gpu_benchmark("--dry-run", "--python", str(python), *more)
+    (line,) = (line for line in done.stdout.splitlines() if "bench sweep" in line)
+    words = shlex.split(line)
+    server = shlex.split(words[words.index("--server") + 1].format(port=1, slots=8))
+    given = dict(word.split("=", 1) for word in server[server.index("-o") + 1 :: 2])
+    settings = load_settings(given, {})
+    assert (settings.engines.backend, settings.engines.native_backend_concurrency) == ("vllm", 8)
+    assert settings.engines.vllm.extra_arguments == ("--load-format dummy" if more else "")
+
+
+def test_all_experiments_are_one_command_and_go_on_without_what_is_missing(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    options = ["--dry-run", "--all", "--python", str(python), "--awq-model", "ORG/AWQ", "--model", "ORG/NAME"]
+    done = gpu_benchmark(*options)
+    assert done.returncode == 0, done.stderr
+    assert "+ .venv/bin/llm-runtime models pull hf:ORG/NAME" in done.stdout
+    sections = re.split("^== ", done.stdout, flags=re.MULTILINE)[1:]
+    assert [section.split()[0] for section in sections] == [
+        "gpu-engines", "gpu-vllm-max-num-seqs", "gpu-vllm-memory-share", "gpu-vllm-precision",
+    ]  # fmt: skip
+    lines = [line for section in sections for line in section.splitlines()[1:]]
+    assert all(line.startswith("llm-runtime serve") and str(python) in line for line in lines)
+    assert "backend=hf" in sections[0]
+    shares = re.findall(r"gpu_memory_utilization=(\S+)", sections[2])
+    assert shares == ["0.9", "0.7", "0.5", "0.3", "0.2", "0.1"]
+    assert "model_path=ORG/AWQ" in sections[3]
+    assert "--quantization fp8'" in sections[3]
+
+
+def test_dummy_weights_are_for_every_vllm(tmp_path: Path) -> None:
+    options = ["--dry-run", "--all", "--dummy-weights", "--output", str(tmp_path / "out")]
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    done = gpu_benchmark(*options, "--python", str(python))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("llm-runtime serve")]
+    assert lines
+    assert all("load-format dummy" in line for line in lines if "backend=vllm" in line)
     assert not (tmp_path / "out").exists()
 
 

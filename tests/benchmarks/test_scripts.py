@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import generate_report, run_all, run_scenarios
+from benchmarks import generate_report, gpu_experiments, run_all, run_engine_comparison, run_scenarios
 from llm_runtime.bench.launch import launched
+from llm_runtime.bench.scenario import Bar, Result, Scenario
 from llm_runtime.bench.serve_command import serve_command
+from llm_runtime.core.errors import BackendError
 
 ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG"
@@ -34,8 +39,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 async def test_a_load_test_measures_any_server(tmp_path: Path) -> None:
-    import asyncio
-
     async with launched(serve_command("mock", {"prefill_latency_ms": 1, "decode_latency_ms": 1}), {}) as url:
         arguments = ("--base-url", f"{url}/v1", "--concurrency", "2", "--requests", "6", "--max-tokens", "3",
                      "--output", tmp_path / "r.json", "--", "--ignore-eos", "--allow-void")  # fmt: skip
@@ -97,6 +100,25 @@ def test_the_priority_benchmark_counts_starvation_by_any_budget(tmp_path: Path) 
     assert row[-1] == f"{sum(ttft > 300 for ttft in fifo) / len(fifo):.1%}"
 
 
+def test_engines_are_compared_in_a_table_and_a_curve() -> None:
+    figures = {
+        "hf_tokens_per_s_at_1": 10.0, "hf_median_ttft_ms_at_1": 100.0, "hf_median_e2el_ms_at_1": 900.0,
+        "hf_p95_e2el_ms_at_1": 1200.0, "llama.cpp_tokens_per_s_at_16": 40.0,
+        "llama.cpp_median_ttft_ms_at_16": 50.0,
+        "llama.cpp_median_e2el_ms_at_16": 300.0, "llama.cpp_p95_e2el_ms_at_16": 400.0, "failed": 0,
+        "llama.cpp_over_hf_at_16": None, "same_greedy_text_hf_llama.cpp": 0.25,
+    }  # fmt: skip
+    found = run_engine_comparison.by_engine(figures)
+    assert found["llama.cpp"] == {16: {"tokens_per_s": 40.0, "median_ttft_ms": 50.0, "median_e2el_ms": 300.0,
+                                       "p95_e2el_ms": 400.0}}  # fmt: skip
+    rows = [line.split() for line in run_engine_comparison.lines(found)[1:]]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [("1", "10.0", "hf"), ("16", "40.0", "llama.cpp")]
+    picture, quantile = run_engine_comparison.curve(found)
+    assert (picture[:4], quantile) == (PNG, "p95")
+    short = run_engine_comparison.by_engine({**figures, "hf_p95_e2el_ms_at_1": None})
+    assert run_engine_comparison.curve(short)[1] == "median"
+
+
 def test_a_report_takes_every_result_and_nothing_else(compared: Path, tmp_path: Path) -> None:
     (compared / "other.json").write_text('{"schema": "another"}')
     (compared / "broken.json").write_text("{")
@@ -113,7 +135,7 @@ def test_the_set_runs_every_script_with_options_it_has(quick: bool, tmp_path: Pa
     steps = list(run_all.steps(tmp_path, quick=quick))
     known = {path.name for path in (ROOT / "benchmarks").glob("*.py")}
     assert {step.script for step in steps} <= known
-    assert len({step.script for step in steps}) == 7
+    assert len({step.script for step in steps}) == 8
     for step in steps:
         told = script(step.script, "--help")
         assert all(word in told for word in step.arguments if word.startswith("--") and word not in (
@@ -131,6 +153,45 @@ async def test_a_step_that_fails_or_hangs_is_told_and_the_rest_runs(
     monkeypatch.setattr(run_all, "steps", lambda folder, *, quick: iter(steps))
     assert await run_all.run(tmp_path, quick=True) == ["analyze_results.py", "generate_report.py"]
     assert "not done after 0 s" in capfd.readouterr().err
+
+
+def test_an_experiment_that_fails_or_hangs_is_told_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def fails(quick: bool) -> Result:
+        raise BackendError("it ended with 1")
+
+    async def hangs(quick: bool) -> Result:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def runs(quick: bool) -> Result:
+        return Result({"failed": 0.0}, {"not_run": {"fp8": "no kernel"}})
+
+    def experiment(name: str, run: Callable[[bool], Awaitable[Result]]) -> Any:
+        bars = (Bar("failed", "<=", 0.0),)
+        return SimpleNamespace(on=lambda host: Scenario(f"{host.mark}{name}", "Does it?", {}, bars, run))
+
+    found = {one.__name__: experiment(one.__name__, one) for one in (fails, hangs, runs)}
+    monkeypatch.setattr(gpu_experiments, "EXPERIMENTS", found)
+    options = [
+        "--model",
+        "/models/m",
+        "--python",
+        sys.executable,
+        "--results",
+        str(tmp_path),
+        "--limit-s",
+        "0.1",
+    ]
+    assert gpu_experiments.main(options) == 1
+    told = capfd.readouterr()
+    assert "gpu-fails: it ended with 1" in told.err
+    assert "gpu-hangs is not done after 0.1 s" in told.err
+    assert "not run: fp8: no kernel" in told.out
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu-runs.json"]
+    assert str(Path(sys.executable).parent) not in read(tmp_path / "gpu-runs.json")["command"]
+    assert gpu_experiments.main([*options, "--only", "runs"]) == 0
 
 
 def test_a_scenario_that_cannot_be_run_is_told_at_the_end(
