@@ -6,17 +6,18 @@ nor what two processes of one program never have alike (memory layout).
 
 The machine is a share of a host: for seconds at a time its cores are about 1.7 times slower than else,
 whatever runs on them. So a turn is short (one request of each stream, a fixed count of tokens, about a
-second at the lower levels) and the paths take turns in the order A B B A B A A B: what drifts cancels, and
-most pairs of neighbours fall into one mood of the machine. The estimate of a cell is the median of the
-ratios of its pairs. A pair across a change of mood is off by far, to either side alike; a mean follows such
-pairs, a median does not. It favours neither path: exchanged, they have the reciprocal as their median, and
-each comes first in half of the pairs. What a median could hide are stalls of one path in fewer than half of
-its turns, so all tokens over all time, which hides nothing and wanders, stands beside each estimate. The
+second or two below sixteen streams) and the paths take turns in the order A B B A B A A B: what drifts
+cancels, and most pairs of neighbours fall into one mood of the machine. The estimate of a cell is the median
+of the ratios of its pairs. A pair across a change of mood is off by far, to either side alike; a mean follows
+such pairs, a median does not. It favours neither path: exchanged, they have the reciprocal as their median,
+and each comes first in half of the pairs. What a median could hide are stalls of one path in fewer than half
+of its turns, so all tokens over all time, which hides nothing and wanders, stands beside each estimate. The
 intervals are those of the bootstrap over pairs.
 
-Connections and both paths are warm before a turn begins. Prompts are unique. Answers are short, so that
-what a request costs the runtime weighs more than it would in long ones. Sixteen streams are twice the
-slots: half of them wait, in the runtime's queue or the engine's own.
+Connections and both paths are warm before a turn begins (llama.cpp's server keeps about ten; at sixteen
+streams the others connect within the turn, as any client of it would have to). Prompts are unique. Answers
+are short, so that what a request costs the runtime weighs more than it would in long ones. Sixteen streams
+are twice the slots: half of them wait, in the runtime's queue or the engine's own.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ THREADS = (1, 2)
 LEVELS = (1, 4, 8, 16)
 PATHS = ("direct", "runtime")
 ORDER = (0, 1, 1, 0, 1, 0, 0, 1)
-"""Of the paths in a block of turns: each pair of neighbours has both, each path comes first in two of four."""
+"""Of the paths in a block of turns: each pair has both, each path comes first in two of four."""
 
 MIN_REQUESTS = 2
-"""Of a turn; otherwise one for each stream. A single stream's turn has a request that follows another."""
+"""Of a turn; otherwise one for each stream. So one stream has a request that follows another, and of sixteen
+streams half follow others into their slots."""
 
 BAR = 0.95
 
@@ -67,15 +69,15 @@ TRAFFIC = TrafficClass(input_tokens=Fixed(INPUT_TOKENS), output_tokens=Fixed(OUT
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Blocks of eight turns, by streams: in every round, and how many rounds there are."""
+    """Every round has one block of turns at each level, so that a bad quarter of an hour is shared by all."""
 
     threads: tuple[int, ...]
-    blocks: dict[int, int]
+    levels: tuple[int, ...]
     rounds: int
 
 
-FULL = Size(THREADS, dict.fromkeys(LEVELS, 1), 15)
-QUICK = Size((1,), {1: 1, 8: 1}, 1)
+FULL = Size(THREADS, LEVELS, 11)
+QUICK = Size((1,), (1, 8), 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Path:
     async def turn(self, streams: int) -> Turn:
         """Raises BackendError when nothing at all came back."""
         client, requests = self._client, max(streams, MIN_REQUESTS)
-        await asyncio.gather(*(client.fetch("/health") for _ in range(streams)))  # opens what has expired
+        await asyncio.gather(*(client.fetch("/health") for _ in range(requests)))  # opens what has expired
         self._num_turns += 1
         plan = Plan(self._target, ClosedLoop(streams), (TRAFFIC,), Limits(requests=requests))
         bodies = BodyWriter(self._target, MODEL, PromptWriter(f"{self._salt}:{self._num_turns}"))
@@ -155,13 +157,11 @@ async def measure(quick: bool) -> Result:
                 for name, target in targets.items()
             }
             for path in paths.values():
-                await path.turn(max(size.blocks))  # warm-up
+                await path.turn(max(size.levels))  # warm-up
             with quiet_collector():
                 for _ in range(size.rounds):
-                    for streams, blocks in size.blocks.items():
-                        found = pairs.setdefault(_case(threads, streams), [])
-                        for _ in range(blocks):
-                            found += await _block(paths, streams)
+                    for streams in size.levels:
+                        pairs.setdefault(_case(threads, streams), []).extend(await _block(paths, streams))
     return summarised(pairs, size)
 
 
