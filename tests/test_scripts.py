@@ -61,7 +61,7 @@ def test_a_wrong_number_is_found_and_put_right() -> None:
     assert result_docs.rendered(fresh) == fresh
 
 
-@pytest.mark.parametrize("directive", ["value native-concurrency figures/nothing .2f", "value x", "bars"])
+@pytest.mark.parametrize("directive", ["value honesty figures/nothing .2f", "value x", "bars"])
 def test_a_directive_that_leads_nowhere_is_named(directive: str) -> None:
     with pytest.raises(ValueError, match=directive.split(maxsplit=1)[0]):
         result_docs.rendered(f"<!-- {directive} --><!-- end -->")

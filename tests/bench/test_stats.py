@@ -109,6 +109,23 @@ def test_four_rounds_give_no_interval() -> None:
     assert stats.mean_interval([1.0, 2.0, 3.0, 4.0], 0) is None
 
 
+@pytest.mark.parametrize("number", [10, 30, 60])
+def test_intervals_of_a_median_hold_it_whatever_the_tails(number: int) -> None:
+    source = random.Random(number)
+    hits = 0
+    for trial in range(120):
+        tails = [source.choice((0.0, 0.0, -3.0, 3.0)) for _ in range(number)]
+        bounds = stats.median_interval([source.gauss(tail, 0.1) for tail in tails], trial)
+        assert bounds is not None
+        hits += bounds[0] <= 0.0 <= bounds[1]
+    assert hits / 120 >= 0.90
+
+
+def test_nine_values_give_no_interval_of_their_median() -> None:
+    assert stats.median_interval([1.0] * 9, 0) is None
+    assert stats.median_interval([1.0] * 10, 0) == (1.0, 1.0)
+
+
 def test_pooled_means_are_drawn_by_request() -> None:
     assert stats.ratio_mean_interval([1.0] * 9, [10] * 9, 0) is None
     bounds = stats.ratio_mean_interval([1.0] * 10 + [3.0] * 10, [10] * 20, 0)

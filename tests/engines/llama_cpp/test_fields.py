@@ -81,6 +81,14 @@ def test_tools_pass_where_the_template_has_them() -> None:
     check(make_request("m", tools=TOOLS, tool_choice="auto"), TemplateAbilities(tools=True))
 
 
+def test_a_call_that_is_forbidden_is_forbidden_to_the_engine_too() -> None:
+    request = make_request("m", tools=TOOLS, tool_choice="none")
+    check(request, TemplateAbilities(tools=True))
+    body = orjson.loads(engine_call(request, 7).body)
+    assert (body["tools"], body["tool_choice"]) == (TOOLS, "none")
+    assert "tool_choice" not in sent(tool_choice="none", tools=[])
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
 def test_a_call_cannot_be_forced(choice: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:

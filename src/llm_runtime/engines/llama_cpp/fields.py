@@ -113,6 +113,8 @@ def engine_body(request: RuntimeRequest) -> dict[str, Any]:
     for name, values in _NEUTRAL.items():
         if name in body and body[name] in values:
             del body[name]
+    if request.body.get("tools") and request.body.get("tool_choice") == "none":
+        body["tool_choice"] = "none"  # beside tools it forbids a call
     body["max_tokens"] = request.max_tokens
     if wants_chosen_only(request):
         # The engine gives 20 alternatives where none are named, and no probability at all for 0.
