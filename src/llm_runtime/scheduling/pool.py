@@ -28,15 +28,15 @@ from llm_runtime.scheduling.caps import ClassCaps
 from llm_runtime.scheduling.flows import shape_of
 from llm_runtime.scheduling.history import History
 from llm_runtime.scheduling.lateness import hopeless_at
-from llm_runtime.scheduling.order import LazyHeap, Running, Waiting
+from llm_runtime.scheduling.order import Running, Waiting
 from llm_runtime.scheduling.preemption import Preemption
 from llm_runtime.scheduling.reserve import Reserve
-from llm_runtime.scheduling.totals import Pass, Totals
+from llm_runtime.scheduling.totals import Pass
+from llm_runtime.scheduling.waiting_list import SHEDDABLE, WaitingList, is_sheddable
 from llm_runtime.scheduling.why import Obstacles, why_it_waits
 
 QUEUE_TIMEOUT = "queue_timeout"
 SHED = "shed"
-SHEDDABLE = PriorityClass.BATCH
 WOULD_MISS_DEADLINE = "would_miss_deadline"
 _BEFORE_ALL_SEQ = -(2**53)
 
@@ -73,12 +73,8 @@ class PoolScheduler:
         self._evict_hopeless = evict_hopeless
         self._preemption = preemption
         self._reserve = reserve
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting = WaitingList()
         self._running: dict[str, Running] = {}
-        self._by_age = LazyHeap()
-        self._by_deadline = LazyHeap()
-        self._sheddable = LazyHeap()
-        self._totals = Totals()
         self._next_seq = 0
         self._next_early_seq = _BEFORE_ALL_SEQ
         extras = (caps, preemption, reserve)
@@ -118,7 +114,7 @@ class PoolScheduler:
         entry = self._waiting.get(request_id)
         if entry is None:
             return False
-        self._forget(entry)
+        self._waiting.forget(entry)
         self._bands.drop(entry)
         return True
 
@@ -180,28 +176,10 @@ class PoolScheduler:
         if self._evict_hopeless:
             entry.hopeless_at = hopeless_at(entry.request, self._history)
         entry.work = self._history.work(entry.request)
-        self._waiting[entry.request.id] = entry
         self._bands.push(entry)
-        if is_sheddable(entry.request):
-            self._sheddable.push((-entry.request.priority, -entry.queued_at, -entry.seq), entry)
-        self._by_age.push((entry.queued_at, entry.seq), entry)
-        leaves_at = entry.leaves_at
-        if leaves_at is not None:
-            self._by_deadline.push((leaves_at, entry.seq), entry)
-        self._totals.count(entry, +1)
+        self._waiting.push(entry)
         if self._preemption is not None:
             self._preemption.came(entry)
-
-    def _forget(self, entry: Waiting) -> None:
-        """Takes it out of everything but the bands."""
-        entry.gone = True
-        del self._waiting[entry.request.id]
-        self._by_age.note_gone()
-        if entry.leaves_at is not None:
-            self._by_deadline.note_gone()
-        if is_sheddable(entry.request):
-            self._sheddable.note_gone()
-        self._totals.count(entry, -1)
 
     # ---- deciding
 
@@ -209,10 +187,12 @@ class PoolScheduler:
         evict = self._evict_expired(now)
         if not self._waiting or capacity.exhausted:
             back, shed = self._victims(now, capacity)
-            return Decision((), evict, back, self._next_deadline(), shed)
+            return Decision((), evict, back, self._waiting.next_deadline_at, shed)
         limit = capacity.batch_limit
         if limit is not None:
-            queue = Queue(len(self._waiting), self._totals.num_slots, limit, self._next_deadline())
+            queue = Queue(
+                len(self._waiting), self._waiting.totals.num_slots, limit, self._waiting.next_deadline_at
+            )
             held_until = self._batching.hold_until(queue, now)
             if held_until is not None:
                 return Decision(evict=evict, wake_at=held_until)
@@ -220,7 +200,7 @@ class PoolScheduler:
         if limit is not None and decided.placed:
             self._batching.released()
         again = decided.batch_closed and not capacity.exhausted
-        wake_at = now if again else self._next_deadline()
+        wake_at = now if again else self._waiting.next_deadline_at
         if decided.closed and self._reserve is not None and self._reserve.prompts is not None:
             wake_at = _earlier(wake_at, self._prompt_over_at(now))
         if decided.closed and self._caps is not None:
@@ -239,20 +219,12 @@ class PoolScheduler:
 
     def _evict_expired(self, now: float) -> tuple[Eviction, ...]:
         evicted: list[Eviction] = []
-        while (entry := self._by_deadline.head()) is not None:
-            leaves_at = entry.leaves_at
-            assert leaves_at is not None
-            if leaves_at > now:
-                break
-            self._forget(entry)
+        while (entry := self._waiting.overdue(now)) is not None:
+            self._waiting.forget(entry)
             self._bands.drop(entry)
-            reason = WOULD_MISS_DEADLINE if entry.queue_until != leaves_at else QUEUE_TIMEOUT
+            reason = WOULD_MISS_DEADLINE if entry.queue_until != entry.leaves_at else QUEUE_TIMEOUT
             evicted.append(Eviction(entry.request.id, reason))
         return tuple(evicted)
-
-    def _next_deadline(self) -> float | None:
-        entry = self._by_deadline.head()
-        return None if entry is None else entry.leaves_at
 
     def _place(self, now: float, capacity: Capacity, limit: int | None) -> Pass:
         decided = Pass()
@@ -287,7 +259,7 @@ class PoolScheduler:
     def _may_start(self, entry: Waiting, capacity: Capacity, now: float) -> bool:
         """As far as class caps and slots kept for others are concerned."""
         request, caps, reserve = entry.request, self._caps, self._reserve
-        if caps is not None and not caps.allows(request, capacity.size, self._totals.by_class, now):
+        if caps is not None and not caps.allows(request, capacity.size, self._waiting.totals.by_class, now):
             return False
         if reserve is None:
             return True
@@ -312,7 +284,7 @@ class PoolScheduler:
         for passed in decided.passed_over:
             if passed.passed_since is None:
                 passed.passed_since = now
-        self._forget(entry)
+        self._waiting.forget(entry)
         if self._reserve is not None:
             self._reserve.started(entry.request, is_favoured=self._bands.is_favoured(entry))
         self._bands.take(entry)
@@ -330,14 +302,14 @@ class PoolScheduler:
         ahead = self._bands.ahead(entry)
         sheddable = 0.0
         if self._bands.is_single and not is_sheddable(request):
-            sheddable = self._totals.work_by_class[SHEDDABLE]
+            sheddable = self._waiting.totals.work_by_class[SHEDDABLE]
         overtaken_by = tuple(cls for cls in PriorityClass if self._bands.overtakes(cls, request))
         history = self._history
         return Outlook(
             work=entry.work,
             ahead=ahead,
             sheddable_ahead=min(sheddable, ahead),
-            num_sheddable=self._totals.by_class[SHEDDABLE],
+            num_sheddable=self._waiting.totals.by_class[SHEDDABLE],
             overtaken_by=overtaken_by,
             slot_share=1.0 if self._caps is None else self._caps.share_of(request),
             prompt_s=history.service.seconds(request.num_prompt_tokens, 0),
@@ -350,8 +322,8 @@ class PoolScheduler:
 
     def make_room(self, num_requests: int, work: float, now: float) -> tuple[Eviction, ...]:
         shed: list[Eviction] = []
-        while (len(shed) < num_requests or work > 0) and (entry := self._sheddable.head()) is not None:
-            self._forget(entry)
+        while (len(shed) < num_requests or work > 0) and (entry := self._waiting.first_to_shed) is not None:
+            self._waiting.forget(entry)
             self._bands.drop(entry)
             work -= entry.work
             shed.append(Eviction(entry.request.id, SHED))
@@ -366,7 +338,7 @@ class PoolScheduler:
         obstacles = Obstacles(
             held_until=self._batching.held_until(now),
             caps=self._caps,
-            waiting=self._totals.by_class,
+            waiting=self._waiting.totals.by_class,
             reserve=self._reserve,
             is_favoured=self._bands.is_favoured(entry),
             num_at_prompt=len(self._at_prompt(now)),
@@ -374,24 +346,20 @@ class PoolScheduler:
         return why_it_waits(entry, capacity, obstacles, now)
 
     def snapshot(self, now: float) -> QueueSnapshot:
-        oldest = self._by_age.head()
+        oldest = self._waiting.oldest
         return QueueSnapshot(
             num_waiting=len(self._waiting),
-            num_waiting_slots=self._totals.num_slots,
-            num_waiting_tokens=self._totals.num_tokens,
+            num_waiting_slots=self._waiting.totals.num_slots,
+            num_waiting_tokens=self._waiting.totals.num_tokens,
             oldest_wait_s=0.0 if oldest is None else max(now - oldest.queued_at, 0.0),
-            waiting_by_class={cls.value: num for cls, num in self._totals.by_class.items()},
-            work_by_class={cls.value: work for cls, work in self._totals.work_by_class.items()},
+            waiting_by_class={cls.value: num for cls, num in self._waiting.totals.by_class.items()},
+            work_by_class={cls.value: work for cls, work in self._waiting.totals.work_by_class.items()},
             details={
                 "num_running": len(self._running),
                 "batch_service_s": self._batching.service_s,
                 "batch_join_chance": self._batching.join_chance,
             },
         )
-
-
-def is_sheddable(request: RuntimeRequest) -> bool:
-    return priority_class(request.priority) is SHEDDABLE
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:
