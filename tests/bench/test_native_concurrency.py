@@ -25,7 +25,7 @@ from llm_runtime.bench.scenarios.native_concurrency import (
     summarised,
 )
 from llm_runtime.core.errors import BackendError
-from tests.support.server import serve
+from tests.support.server import MOCK, serve
 
 SIZE = Size((1,), (1, 8), 1)
 CASES = ("threads_1_streams_1", "threads_1_streams_8")
@@ -112,16 +112,17 @@ def test_a_quick_result_is_not_held_to_the_ratio_and_has_no_interval() -> None:
     assert [each.bar.figure for each in check(scenario.SCENARIO, result, quick=True)] == ["failed"]
 
 
-QUICK_MOCK = {
-    "model__name": MODEL,
-    "engines__mock__prefill_latency_ms": "0",
-    "engines__mock__decode_latency_ms": "0",
+AT_ONCE = {
+    **MOCK,
+    "model.name": MODEL,
+    "engines.mock.prefill_latency_ms": "0",
+    "engines.mock.decode_latency_ms": "0",
 }
 
 
 @pytest.mark.parametrize(("streams", "requests"), [(1, 2), (8, 8), (16, 16)])
 async def test_a_block_has_whole_turns_of_both_paths_on_warm_connections(streams: int, requests: int) -> None:
-    async with serve(**QUICK_MOCK) as server:
+    async with serve(AT_ONCE) as server:
         target = Target(f"http://127.0.0.1:{server.port}", model=MODEL, ignore_eos=True)
         async with LoadClient(target) as one, LoadClient(target) as other:
             pairs = await block({"direct": Path(target, one), "runtime": Path(target, other)}, streams)
@@ -133,7 +134,7 @@ async def test_a_block_has_whole_turns_of_both_paths_on_warm_connections(streams
 
 
 async def test_answers_that_end_early_and_refusals_are_failures_and_a_turn_of_nothing_is_none() -> None:
-    async with serve(**QUICK_MOCK, admission__max_queue_size="2") as server:
+    async with serve(AT_ONCE, admission__max_queue_size="2") as server:
         target = Target(f"http://127.0.0.1:{server.port}", model=MODEL, ignore_eos=True)
         async with LoadClient(target) as client:
             crowded = await Path(target, client).turn(16)
