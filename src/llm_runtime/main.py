@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -36,18 +34,9 @@ from llm_runtime.api.services import Services
 from llm_runtime.core.clock import Clock, SystemClock
 from llm_runtime.core.events import Events
 from llm_runtime.core.outcome import RequestRecord
-from llm_runtime.engines.assets import resolve_model
+from llm_runtime.engine_setup import engine_backends
 from llm_runtime.engines.base import Backend
-from llm_runtime.engines.leftovers import remove_leftovers
 from llm_runtime.engines.openai.target import secrets_of
-from llm_runtime.engines.registry import (
-    NEEDS_SAFETENSORS,
-    NEEDS_WEIGHTS,
-    BackendSpec,
-    build_backends,
-    weights_python,
-)
-from llm_runtime.engines.weights import resolve_safetensors
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router
 from llm_runtime.runtime.dispatcher import Dispatcher
@@ -60,7 +49,7 @@ from llm_runtime.runtime.service_book import ServiceBook
 from llm_runtime.runtime.state import StateReader
 from llm_runtime.scheduling.presets import build_scheduler
 from llm_runtime.serving import announce, check_exposed, check_workers, listen, server_config, settle_heap
-from llm_runtime.settings import DEFAULT_ORIGIN, Settings, load_settings
+from llm_runtime.settings import Settings, load_settings
 from llm_runtime.telemetry.families import Sources
 from llm_runtime.telemetry.gpu import NvidiaSmiSampler
 from llm_runtime.telemetry.log_events import FanOutEvents, LogEvents
@@ -119,7 +108,7 @@ def build(
         log.warning("settings.warning", message=warning)
     clock = SystemClock()
     if not backends:
-        backends = [backend] if backend is not None else engine_backends(settings, clock)
+        backends = [backend] if backend is not None else engine_backends(settings, clock, os.environ)
     keys = ApiKeys(server.api_keys, {tenant.name: tenant.keys for tenant in admission.tenants})
     tenants = Tenants(admission.tenants)
     limiter = build_limiter(admission.redis)
@@ -170,54 +159,6 @@ def build(
     )
     app = create_app(services, hot_paths(services), _lifespan(settings, runtime, events))
     return Built(app, runtime, settings, events)
-
-
-def engine_backend(settings: Settings, clock: Clock) -> Backend:
-    """The configured engine, built and not started. Raises ConfigError."""
-    return engine_backends(settings, clock)[0]
-
-
-def engine_backends(settings: Settings, clock: Clock) -> list[Backend]:
-    """The same; several where there are several upstreams."""
-    kind = settings.engines.backend
-    model_path = None
-    model_name = settings.model.name or kind
-    weights = None
-    if kind in NEEDS_WEIGHTS:
-        model_name, model_path = resolve_model(settings.model, os.environ)
-    elif kind in NEEDS_SAFETENSORS:
-        python = weights_python(settings.engines, os.environ)
-        model_name, weights = resolve_safetensors(settings.model, python, os.environ, log.info)
-    batching = settings.scheduling
-    return build_backends(
-        BackendSpec(
-            config=settings.engines,
-            model_name=model_name,
-            model_path=model_path,
-            model_created=int(model_path.stat().st_mtime) if model_path else int(clock.wall()),
-            max_batch_size=batching.max_batch_size if batching.enable_batching else 1,
-            clock=clock,
-            environ=os.environ,
-            state_dir=_state_dir(),
-            weights=weights,
-            chosen_name=settings.model.name,
-            default_max_tokens=_chosen(settings, "model.default_max_tokens"),
-        )
-    )
-
-
-def _chosen(settings: Settings, name: str) -> Any:
-    """The setting where somebody set it; None where it is only the default."""
-    return None if settings.origin(name) == DEFAULT_ORIGIN else settings.value(name)
-
-
-def _state_dir() -> Path:
-    """Where running engines are noted, of this user only; what an earlier run left there is ended."""
-    folder = Path(tempfile.gettempdir()) / f"llm-runtime-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for leftover in remove_leftovers(str(folder)):
-        log.warning("engine.leftover_removed", command=leftover.command, num_killed=len(leftover.killed))
-    return folder
 
 
 def _names(backends: Sequence[Backend]) -> tuple[str, ...]:

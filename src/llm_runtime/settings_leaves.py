@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from llm_runtime.settings_table import ENV_PREFIX, SECTIONS, TABLE, Row
+from llm_runtime.settings_row import Row
+from llm_runtime.settings_table import ENV_PREFIX, SECTIONS, TABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,24 @@ from collections import Counter
 
 import pytest
 
+from llm_runtime.bench.client import LoadClient
+from llm_runtime.bench.config import Target
+from llm_runtime.bench.engine_commands import MODEL
 from llm_runtime.bench.scenario import check
 from llm_runtime.bench.scenarios import native_concurrency as scenario
-from llm_runtime.bench.scenarios.native_concurrency import ORDER, PATHS, Pair, Size, Turn, summarised
+from llm_runtime.bench.scenarios.native_concurrency import (
+    ORDER,
+    OUTPUT_TOKENS,
+    PATHS,
+    Pair,
+    Path,
+    Size,
+    Turn,
+    block,
+    summarised,
+)
+from llm_runtime.core.errors import BackendError
+from tests.support.server import MOCK, serve
 
 SIZE = Size((1,), (1, 8), 1)
 CASES = ("threads_1_streams_1", "threads_1_streams_8")
@@ -95,3 +110,37 @@ def test_a_quick_result_is_not_held_to_the_ratio_and_has_no_interval() -> None:
     result = summarised(dict.fromkeys(CASES, [Pair("direct", turn(1.0), turn(2.0))] * 4), SIZE)
     assert result.figures["lowest_bound"] is None
     assert [each.bar.figure for each in check(scenario.SCENARIO, result, quick=True)] == ["failed"]
+
+
+AT_ONCE = {
+    **MOCK,
+    "model.name": MODEL,
+    "engines.mock.prefill_latency_ms": "0",
+    "engines.mock.decode_latency_ms": "0",
+}
+
+
+@pytest.mark.parametrize(("streams", "requests"), [(1, 2), (8, 8), (16, 16)])
+async def test_a_block_has_whole_turns_of_both_paths_on_warm_connections(streams: int, requests: int) -> None:
+    async with serve(AT_ONCE) as server:
+        target = Target(f"http://127.0.0.1:{server.port}", model=MODEL, ignore_eos=True)
+        async with LoadClient(target) as one, LoadClient(target) as other:
+            pairs = await block({"direct": Path(target, one), "runtime": Path(target, other)}, streams)
+    assert [pair.first for pair in pairs] == ["direct", "runtime", "runtime", "direct"]
+    turns = [turn for pair in pairs for turn in (pair.direct, pair.runtime)]
+    assert {turn.tokens for turn in turns} == {requests * OUTPUT_TOKENS}
+    assert {(turn.failed, turn.connects) for turn in turns} == {(0, 0)}
+    assert all(turn.ttft_s is not None and 0 < turn.ttft_s < turn.duration_s for turn in turns)
+
+
+async def test_answers_that_end_early_and_refusals_are_failures_and_a_turn_of_nothing_is_none() -> None:
+    async with serve(AT_ONCE, admission__max_queue_size="2") as server:
+        target = Target(f"http://127.0.0.1:{server.port}", model=MODEL, ignore_eos=True)
+        async with LoadClient(target) as client:
+            crowded = await Path(target, client).turn(16)
+            assert crowded.failed > 0
+            assert crowded.tokens == (16 - crowded.failed) * OUTPUT_TOKENS
+            early = Path(Target(target.url, model=MODEL, extra_body={"max_tokens": 3}), client)
+            assert (await early.turn(4)).failed == 4
+            with pytest.raises(BackendError):
+                await Path(Target(target.url, model=MODEL, extra_body={"n": 0}), client).turn(4)

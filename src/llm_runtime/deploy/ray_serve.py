@@ -25,6 +25,7 @@ from llm_runtime.core.clock import SystemClock
 from llm_runtime.core.errors import ConfigError
 from llm_runtime.deploy.ray_door import RayDoor
 from llm_runtime.deploy.ray_settings import Plan, make_plan
+from llm_runtime.engine_setup import engine_backend
 from llm_runtime.engines.base import Batching
 from llm_runtime.engines.ray.base import Membership
 from llm_runtime.engines.ray.board import BOARD
@@ -32,7 +33,7 @@ from llm_runtime.engines.ray.fleet import Fleet
 from llm_runtime.engines.ray.link import HandleLink
 from llm_runtime.engines.ray.service import EngineService
 from llm_runtime.engines.ray.steering import SteeredRouter
-from llm_runtime.main import build, engine_backend
+from llm_runtime.main import build
 from llm_runtime.serving import check_exposed
 from llm_runtime.telemetry.gpu_readers import NvmlReader
 from llm_runtime.telemetry.gpu_reading import GpuUnavailable
@@ -125,7 +126,7 @@ class Engine:
             )
         clock = SystemClock()
         num_lanes = plan.num_slots if plan.settings.engines.backend == "mock" else 1
-        backends = [engine_backend(plan.settings, clock) for _ in range(num_lanes)]
+        backends = [engine_backend(plan.settings, clock, os.environ) for _ in range(num_lanes)]
         self._service = EngineService(backends, plan.num_slots, clock)
         await self._service.start()
 
@@ -164,7 +165,7 @@ class Ingress:
         if host is not None:
             check_exposed(host, plan.settings)
         clock = SystemClock()
-        declared = engine_backend(plan.settings, clock).info
+        declared = engine_backend(plan.settings, clock, os.environ).info
         info = replace(declared, name="ray", batching=Batching.CONTINUOUS, num_slots=plan.num_slots)
         self._fleet = Fleet(info, HandleLink(engine), clock, num_seats=plan.num_seats)
         self._built = build(plan.settings, backends=self._fleet.seats)

@@ -122,7 +122,15 @@ _REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "logit_bias": bool,
     "min_tokens": bool,
     "stop_token_ids": bool,
-}
+    # What constrains an answer's form, in the words of other engines.
+    **dict.fromkeys(
+        (
+            "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+            "guided_grammar",
+        ),
+        _given,
+    ),
+}  # fmt: skip
 
 
 def _unsupported(field: str) -> InvalidRequest:

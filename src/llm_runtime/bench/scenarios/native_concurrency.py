@@ -109,7 +109,8 @@ class Pair:
 
 
 class Path:
-    """One way to the engine, with connections that last from turn to turn. Owned by `measure`."""
+    """One way to the engine, with connections that last from turn to turn. Owned by `measure`; one turn at
+    a time."""
 
     def __init__(self, target: Target, client: LoadClient) -> None:
         self._target = target
@@ -161,11 +162,12 @@ async def measure(quick: bool) -> Result:
             with quiet_collector():
                 for _ in range(size.rounds):
                     for streams in size.levels:
-                        pairs.setdefault(_case(threads, streams), []).extend(await _block(paths, streams))
+                        pairs.setdefault(_case(threads, streams), []).extend(await block(paths, streams))
     return summarised(pairs, size)
 
 
-async def _block(paths: dict[str, Path], streams: int) -> list[Pair]:
+async def block(paths: dict[str, Path], streams: int) -> list[Pair]:
+    """Eight turns at once after each other, as their four pairs."""
     names = [PATHS[place] for place in ORDER]
     turns = [await paths[name].turn(streams) for name in names]
     found = []
