@@ -66,7 +66,7 @@ BENCH = Bench(num_threads=2)
 FAIR = SchedulingConfig(policy="fair")
 RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=4, fair_prompts=1, fair_credit_tokens=32768)
 REAL_RESERVED = SchedulingConfig(policy="fair", fair_reserve_slots=1, fair_prompts=1, fair_credit_tokens=128)
-"""The credit is as small beside a run as in the simulation: what one run leaves over is the next one's start."""
+"""The credit is as small beside a run as in the simulation: what one run leaves is where the next begins."""
 ARMS: Mapping[str, Arm] = {
     "alone": Arm(FAIR, only=("light",)),
     "engine": ENGINE,
