@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
     ROOT / "docs" / f"{name}.md"
-    for name in ("benchmark_report", "benchmarks", "engines", "overload", "performance", "scaling")
+    for name in ("benchmark_report", "benchmarks", "engines", "overload", "performance", "scaling", "scheduling")
 )
 DIRECTIVE = re.compile(r"<!-- (value|bars|grid|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
 MISSING = "(not measured yet)"
