@@ -25,10 +25,8 @@ import orjson
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(
-    ROOT / "docs" / f"{name}.md"
-    for name in ("benchmark_report", "benchmarks", "engines", "overload", "performance", "scaling", "scheduling")
-)
+NAMES = ("benchmark_report", "benchmarks", "engines", "overload", "performance", "scaling", "scheduling")
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
 DIRECTIVE = re.compile(r"<!-- (value|bars|grid|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
 MISSING = "(not measured yet)"
 
