@@ -6,13 +6,15 @@ ends it; paths go through the JSON with slashes, formats are Python's:
     <!-- value FILE PATH FORMAT -->…<!-- end -->                        one number, within a sentence
     <!-- bars FILE -->…<!-- end -->                                     what a scenario must reach, and did
     <!-- grid FILE ROWS=a,b COLUMNS=c,d PATH FORMAT -->…<!-- end -->    a table; {row}, {column} in the path
-    <!-- made FILE... -->…<!-- end -->                                  command, commit, machine, versions
+    <!-- made FILE... -->…<!-- end -->                                  command, commit, machine, versions;
+                                                                        whether its scenario was another one
 
 FILE is a name in benchmarks/results/ without its ending. What was not measured yet is told so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import sys
@@ -25,10 +27,9 @@ import orjson
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(
-    ROOT / "docs" / f"{name}.md"
-    for name in ("benchmark_report", "benchmarks", "engines", "overload", "performance", "scaling")
-)
+SCENARIOS = ROOT / "src" / "llm_runtime" / "bench" / "scenarios"
+NAMES = ("benchmark_report", "benchmarks", "engines", "overload", "performance", "scaling", "scheduling")
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
 DIRECTIVE = re.compile(r"<!-- (value|bars|grid|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
 MISSING = "(not measured yet)"
 
@@ -102,11 +103,25 @@ def _made(words: Sequence[str]) -> str:
         told = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
         gpus = "".join(f", {gpu['name']}" for gpu in environment["gpus"])
         dirty = " with changes" if environment["dirty"] else ""
+        if is_outdated(body):
+            dirty += ", its scenario's file has changed since"
         rows.append([
             f"`{name}.json`", f"`{body['command']}`", f"`{(environment['commit'] or 'none')[:12]}`{dirty}",
             f"{environment['cpu']}, {environment['num_cores']} cores{gpus}", told,
         ])  # fmt: skip
     return _table(["result", "command", "commit", "machine", "versions"], rows)
+
+
+@cache
+def definitions() -> frozenset[str]:
+    """Hashes of the files in which scenarios are fixed, as they are now."""
+    return frozenset(hashlib.sha256(path.read_bytes()).hexdigest() for path in SCENARIOS.glob("*.py"))
+
+
+def is_outdated(body: dict[str, Any]) -> bool:
+    """Whether a result is of a scenario whose file is not what it was."""
+    definition = body.get("definition")
+    return definition is not None and definition["sha256"] not in definitions()
 
 
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import dummy_model
+from llm_runtime.bench.scenario import all_scenarios
 from llm_runtime.settings import load_settings
 from llm_runtime.settings_leaves import leaves
 from scripts import result_docs
@@ -85,6 +87,19 @@ def test_tables_and_null_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| `a_2` | - | ≥ 5 | **missed** |" in bars
     made = result_docs.rendered("<!-- made x --><!-- end -->")
     assert "| `x.json` | `c` | `0123456789ab` with changes | X, 2 cores, G | Python 3, numpy 2 |" in made
+
+
+def test_a_result_of_a_scenario_that_has_changed_is_marked() -> None:
+    source = ROOT / "src" / "llm_runtime" / "bench" / "scenarios" / "honesty.py"
+    now = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert not result_docs.is_outdated({"definition": {"sha256": now}})
+    assert result_docs.is_outdated({"definition": {"sha256": "0" * 64}})
+    assert not result_docs.is_outdated({})  # no scenario's
+
+
+def test_every_scenario_is_in_the_docs() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").partition("## Scenarios")[2]
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == set(all_scenarios())
 
 
 def test_the_report_has_no_measurement_of_its_own() -> None:

@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -31,6 +31,7 @@ from llm_runtime.admission.tenants import Tenants
 from llm_runtime.api.app import RuntimeApp, create_app
 from llm_runtime.api.hot_paths import hot_paths
 from llm_runtime.api.services import Services
+from llm_runtime.core.build import COMPILED
 from llm_runtime.core.clock import Clock, SystemClock
 from llm_runtime.core.events import Events
 from llm_runtime.core.outcome import RequestRecord
@@ -156,9 +157,25 @@ def build(
         ),
         exporter=PrometheusExporter(sources),
         version=__version__,
+        settings=_told(settings),
     )
     app = create_app(services, hot_paths(services), _lifespan(settings, runtime, events))
     return Built(app, runtime, settings, events)
+
+
+def _told(settings: Settings) -> dict[str, Any]:
+    """What shapes the server's figures, for result files of benchmarks."""
+    admission, limits = settings.admission, settings.limits
+    return {
+        "backend": settings.engines.backend,
+        "compiled": COMPILED,
+        "scheduling": asdict(settings.scheduling),
+        "max_queue_size": admission.max_queue_size,
+        "max_predicted_wait_s": admission.max_predicted_wait_s,
+        "retry_share": admission.retry_share,
+        "queue_timeout_s": limits.queue_timeout_s,
+        "request_timeout_s": limits.request_timeout_s,
+    }
 
 
 def _names(backends: Sequence[Backend]) -> tuple[str, ...]:

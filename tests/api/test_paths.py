@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from llm_runtime.bench.client import LoadClient
+from llm_runtime.bench.config import Target
+from llm_runtime.bench.facts import server_facts
+from llm_runtime.core.build import COMPILED
 from tests.support.http import CHAT, COMPLETIONS, Reply, ask, chat_body, connected, get, post, request_head
-from tests.support.server import Served, serve
+from tests.support.server import MOCK, Served, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -177,7 +182,24 @@ async def test_the_page_shows_the_description(server: Served) -> None:
 async def test_the_version(server: Served) -> None:
     from llm_runtime import __version__
 
-    assert (await get(server.port, "/version")).json() == {"version": __version__}
+    told = (await get(server.port, "/version")).json()
+    assert told["version"] == __version__
+    assert (told["settings"]["backend"], told["settings"]["scheduling"]["policy"]) == ("mock", "fifo")
+
+
+async def test_a_benchmark_learns_the_settings_of_the_server_and_no_secret() -> None:
+    """What `bench run` keeps in its result file."""
+    settings = {
+        **MOCK, "scheduling.policy": "fair", "scheduling.fair_prompts": "2", "admission.max_queue_size": "7",
+        "server.api_keys": "sk-secret", "limits.request_timeout_s": "9",
+    }  # fmt: skip
+    async with serve(settings) as server:
+        async with LoadClient(Target(server.base_url, api_key="sk-secret")) as client:
+            facts = await server_facts(client)
+        told = facts["version"]["settings"]
+        assert (told["scheduling"]["policy"], told["scheduling"]["fair_prompts"]) == ("fair", 2)
+        assert (told["max_queue_size"], told["request_timeout_s"], told["compiled"]) == (7, 9, COMPILED)
+        assert "sk-secret" not in json.dumps(facts)
 
 
 async def test_the_load_is_in_slots(server: Served) -> None:

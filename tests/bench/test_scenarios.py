@@ -59,7 +59,7 @@ async def test_what_a_run_is_made_of_is_noted_before_it_begins(
     commits = iter(["a" * 40, "b" * 40])
     state = {"sha256": "0" * 64, "commit": next(commits), "differs_from_commit": False}
     monkeypatch.setattr(framework, "identity", lambda _: dict(state))
-    monkeypatch.setattr(framework.facts, "environment", lambda: {"commit": state["commit"]})
+    monkeypatch.setattr(facts, "environment", lambda: {"commit": state["commit"]})
 
     async def moves_on(quick: bool) -> Result:
         state["commit"] = next(commits)

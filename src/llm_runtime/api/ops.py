@@ -45,8 +45,9 @@ def router(services: Services) -> APIRouter:
         return {"status": "unavailable", "reason": readiness.reason}
 
     @routes.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": services.version}
+    async def version() -> dict[str, Any]:
+        """With the settings that shape what a benchmark of this server finds."""
+        return {"version": services.version, "settings": services.settings}
 
     @routes.get("/load")
     async def load() -> dict[str, Any]:

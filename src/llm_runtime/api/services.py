@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from llm_runtime.admission.auth import ApiKeys
 from llm_runtime.admission.estimate import TokenEstimator
@@ -17,6 +19,8 @@ from llm_runtime.web.config import ServerConfig
 
 @dataclass(frozen=True, slots=True)
 class Services:
+    """settings: what shapes the figures of whoever measures this server; no secret, address or path."""
+
     runtime: Runtime
     keys: ApiKeys
     admin_keys: ApiKeys
@@ -29,3 +33,4 @@ class Services:
     queue_report: QueueReport
     exporter: PrometheusExporter
     version: str
+    settings: Mapping[str, Any]

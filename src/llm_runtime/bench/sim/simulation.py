@@ -1,17 +1,16 @@
 """A pool in virtual time: clients, gates, queue, router and engines, one event after the other.
 
-What the asynchronous shell does with tasks and timers is done here with a heap of instants; what is
-decided is decided by the same `DecisionCore`, fed with the same events in the same order.
+What the asynchronous shell does with tasks and timers is done here with an `Agenda`; what is decided is
+decided by the same `DecisionCore`, fed with the same events in the same order.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any
 
 from llm_runtime.bench.clock import quiet_collector
+from llm_runtime.bench.sim.agenda import Agenda
 from llm_runtime.bench.sim.config import SimConfig, Trouble
 from llm_runtime.bench.sim.feed import Feed
 from llm_runtime.bench.sim.job import Ask, Job, Run, request_of
@@ -29,7 +28,6 @@ from llm_runtime.runtime.decision import DecisionCore, may_retry, preempted_erro
 from llm_runtime.runtime.endings import overdue
 from llm_runtime.runtime.pace import Due
 
-Handler = Callable[[Any, float], None]
 Watch = Callable[[DecisionCore, float], None]
 """Told after every decision; may look at the core, and must not touch it."""
 
@@ -47,16 +45,12 @@ class Simulation:
             f"r{number}": SimReplica(f"r{number}", replica, keep_log=config.keep_itls)
             for number, replica in enumerate(config.replicas)
         }
-        router = policies.router(Random(f"router:{seed}"))
         self._core = DecisionCore(
-            tuple(self._replicas.values()),
-            policies.scheduler(),
-            router,
+            tuple(self._replicas.values()), policies.scheduler(), policies.router(Random(f"router:{seed}")),
             adaptive_limit=policies.adaptive_limit,
-        )
+        )  # fmt: skip
         self._gates = policies.gates()
-        self._heap: list[tuple[float, int, Handler, Any]] = []
-        self._serial = 0
+        self._agenda = Agenda()
         self._wake = -1
         self._waiting: dict[str, Job] = {}
         self._running: dict[str, Job] = {}
@@ -64,40 +58,22 @@ class Simulation:
 
     def run(self) -> SimResult:
         self._schedule_changes()
-        heap, network_s, horizon_s = self._heap, self._config.network_s, self._config.horizon_s
-        arrivals = self._feed.arrivals()
-        ask = next(arrivals, None)
-        now = 0.0
-        while True:
-            if ask is not None and (not heap or ask.at_s + network_s < heap[0][0]):
-                now = ask.at_s + network_s
-                if now > horizon_s:
-                    break
-                self._arrive(ask, now)
-                ask = next(arrivals, None)
-            elif heap and heap[0][0] <= horizon_s:
-                at, _, handler, subject = heapq.heappop(heap)
-                now = max(now, at)
-                handler(subject, now)
-            else:
-                break
+        horizon_s = self._config.horizon_s
+        now = self._agenda.play(
+            self._feed.arrivals(), self._arrive, delay_s=self._config.network_s, horizon_s=horizon_s
+        )
         self._cut_off(horizon_s if horizon_s < float("inf") else now)
         return SimResult(self._config, self._jobs, tuple(self._replicas.values()), now)
 
     # ---- instants
 
-    def _at(self, at: float, handler: Handler, subject: Any) -> int:
-        self._serial += 1
-        heapq.heappush(self._heap, (at, self._serial, handler, subject))
-        return self._serial
-
     def _schedule_changes(self) -> None:
         for replica, config in zip(self._replicas.values(), self._config.replicas, strict=True):
             for change in config.changes:
-                self._at(change.at_s, self._change, (replica, change.slowness))
+                self._agenda.at(change.at_s, self._change, (replica, change.slowness))
             for trouble in config.troubles:
-                self._at(trouble.from_s, self._trouble, (replica, trouble, True))
-                self._at(trouble.to_s, self._trouble, (replica, trouble, False))
+                self._agenda.at(trouble.from_s, self._trouble, (replica, trouble, True))
+                self._agenda.at(trouble.to_s, self._trouble, (replica, trouble, False))
 
     def _follow(self, replica: SimReplica) -> None:
         """Keeps exactly one event for the engine's next instant."""
@@ -105,7 +81,7 @@ class Simulation:
         if at != replica.event_at:
             replica.event_at = at
             if at is not None:
-                self._at(at, self._engine_event, replica)
+                self._agenda.at(at, self._engine_event, replica)
 
     # ---- requests
 
@@ -113,34 +89,21 @@ class Simulation:
         request = request_of(ask, now)
         job = Job(ask, request)
         self._jobs.append(job)
-        refusal = self._refusal(job, now)
-        if refusal is not None:
+        try:
+            job.permit, shed = self._gates.admit(request, self._core, now)
+        except LLMRuntimeError as refusal:
             self._end(job, now, refusal)
             return
+        for request_id, error in shed:
+            self._end(self._waiting.pop(request_id), now, error)
         job.queued_at = now
         self._core.add(request, now)
         self._waiting[request.id] = job
         if ask.patience_s is not None:
-            self._at(ask.at_s + ask.patience_s, self._lose_patience, job)
+            self._agenda.at(ask.at_s + ask.patience_s, self._lose_patience, job)
         if request.limits.request_s is not None:
-            self._at(now + request.limits.request_s, self._run_out_of_time, job)
+            self._agenda.at(now + request.limits.request_s, self._run_out_of_time, job)
         self._decide(now)
-
-    def _refusal(self, job: Job, now: float) -> LLMRuntimeError | None:
-        """What a gate says against it; None: it may enter, and holds its permit."""
-        controller = self._gates.controller
-        if controller is None:
-            return None
-        try:
-            permit = controller.admit_identity(job.request, now)
-            load = self._core.load(job.request, now)
-            room = controller.admit_capacity(permit, job.request, load, now)
-        except LLMRuntimeError as refusal:
-            return refusal
-        for request_id, error in self._core.make_room(room, now):
-            self._end(self._waiting.pop(request_id), now, error)
-        job.permit = permit
-        return None
 
     def _lose_patience(self, job: Job, now: float) -> None:
         if job.finished_at is None and job.first_token_at is None:
@@ -175,7 +138,7 @@ class Simulation:
             permit.settle(job.usage() if error is None or job.num_generated else None)
         follower = self._feed.ended(job, now + self._config.network_s)
         if follower is not None:
-            self._at(follower.at_s + self._config.network_s, self._arrive, follower)
+            self._agenda.at(follower.at_s + self._config.network_s, self._arrive, follower)
 
     def _cut_off(self, at: float) -> None:
         for job in self._jobs:
@@ -197,7 +160,7 @@ class Simulation:
         for batch in effects.start:
             self._start(self._replicas[batch.replica], batch.request_ids, now)
         if effects.wake_at is not None:
-            self._wake = self._at(max(effects.wake_at, now), self._woken, self._serial + 1)
+            self._wake = self._agenda.timer(max(effects.wake_at, now), self._woken)
         if self._watch is not None:
             self._watch(self._core, now)
 
@@ -221,7 +184,7 @@ class Simulation:
         if replica.refuses:
             for run in runs:
                 replica.refusing.add(run)
-                self._at(now + replica.refusal_delay_s, self._refused, (replica, run))
+                self._agenda.at(now + replica.refusal_delay_s, self._refused, (replica, run))
         else:
             replica.engine.start(runs, now)
             self._follow(replica)
@@ -236,7 +199,7 @@ class Simulation:
         self._cancel(run, now)
         job.num_attempts -= 1
         self._requeue(job, now)
-        self._at(now, self._woken, None)
+        self._agenda.at(now, self._woken, None)
 
     def _shed(self, request_id: str, now: float) -> None:
         """As `_preempt`, but what has tokens ends."""
