@@ -15,6 +15,7 @@ way by an eighth to those who were told. A full queue of sheddable requests drop
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from llm_runtime.admission.base import NO_ROOM, Load, MakeRoom
@@ -152,7 +153,7 @@ def _asking(request: RuntimeRequest, load: Load, now: float) -> _Asking:
     return _Asking(request, load, now, line, held, due, rate, load.work / rate)
 
 
-def place_key(request: RuntimeRequest) -> object:
+def place_key(request: RuntimeRequest) -> Hashable:
     """By which who returns is known again: the same tenant with the same body."""
     return request.tenant, request.model, request.fingerprint or request.id
 

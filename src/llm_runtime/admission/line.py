@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 MAX_WAIT_S = 60.0
@@ -51,7 +52,7 @@ def at_most(seconds: float) -> float:
 class Place:
     """told_s: what was said at the time. work: that its holder will bring."""
 
-    key: object
+    key: Hashable
     work: float
     told_s: float
     due_at: float
@@ -97,7 +98,7 @@ class Line:
 
     def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
         self._max_wait_s = max_wait_s
-        self._by_key: dict[object, list[Place]] = {}
+        self._by_key: dict[Hashable, list[Place]] = {}
         self._promised: dict[int, dict[int, float]] = {}  # work by bucket and kind of wait
         self._expected: dict[int, float] = {}  # of that, by bucket
         self._shares: dict[int, float] = {}  # by which it is expected, by kind
@@ -108,7 +109,7 @@ class Line:
         self.num_places = 0
         self.num_kept = self.num_lapsed = self.num_broken = 0
 
-    def holder(self, key: object, now: float) -> Place | None:
+    def holder(self, key: Hashable, now: float) -> Place | None:
         """The place that who comes with this key was given first; it stays his."""
         self._pass_time(now)
         places = self._by_key.get(key)
@@ -144,7 +145,7 @@ class Line:
                     return False
         return True
 
-    def give(self, key: object, work: float, wait_s: float, rate: float, now: float) -> float:
+    def give(self, key: Hashable, work: float, wait_s: float, rate: float, now: float) -> float:
         """The first place that leaves those before it and those behind it theirs. wait_s: until there is
         room for whoever is next, by the queue alone. rate: work per second. Returns the seconds to tell."""
         self._pass_time(now)
@@ -191,7 +192,7 @@ class Line:
             for bucket, promised in self._promised.items()
         }
 
-    def _tell(self, key: object, work: float, told_s: float, now: float) -> float:
+    def _tell(self, key: Hashable, work: float, told_s: float, now: float) -> float:
         if told_s > self._max_wait_s or self.num_places >= MAX_PLACES:
             return min(told_s, self._max_wait_s)  # nobody can promise so far ahead
         due_at = now + told_s
