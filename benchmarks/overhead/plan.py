@@ -49,7 +49,7 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(rounds=3, streams_s=2.5, steps_s=0.0, plain_s=1.5, paced_s=0.0, poisson_s=0.0)
+QUICK = Plan(rounds=3, streams_s=2.5, steps_s=0.0, plain_s=1.5, paced_s=1.5, poisson_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)

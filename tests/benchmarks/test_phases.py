@@ -80,6 +80,15 @@ async def test_plain_requests_follow_each_other_on_their_connections() -> None:
         assert stub.num_requests == result.num_sent >= result.num_plain
 
 
+async def test_plain_requests_at_one_rate() -> None:
+    async with stubbed() as watched:
+        paced = replace(USUAL, kind="paced", port=watched.port, rate_per_s=100.0, window_s=0.5)
+        result = await phases.run(paced)
+    assert is_whole(result)
+    assert 25 <= result.num_plain <= 80
+    assert result.num_streams == 0
+
+
 async def test_every_refusal_is_counted() -> None:
     answer = b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\n{}"
     async with serving(lambda: Refuses(answer)) as port:
