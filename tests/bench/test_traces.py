@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_runtime.bench.config import TraceFile, TrafficClass
+from llm_runtime.bench.trace_data import FOLDER
 from llm_runtime.bench.traces import TraceEntry, load_trace, parse_trace, scale
 from llm_runtime.bench.workload import TraceSessions
 from llm_runtime.core.errors import ConfigError
@@ -23,7 +24,7 @@ AZURE_WITH_ZONE = """TIMESTAMP,ContextTokens,GeneratedTokens
 MOONCAKE = """{"timestamp": 27482, "input_length": 600, "output_length": 52, "hash_ids": [0, 9]}
 {"timestamp": 3052, "input_length": 1100, "output_length": 26, "hash_ids": [0, 1, 2]}
 """
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+RECORDED = Path(__file__).parents[2] / FOLDER
 
 
 def test_azure_instants_count_from_the_first_request_to_the_microsecond() -> None:
@@ -104,7 +105,7 @@ def test_a_trace_becomes_sessions_that_are_due() -> None:
 def test_the_published_traces_are_read_in_full(
     name: str, number: int, rate: float, input_median: int
 ) -> None:
-    path = SHARED / name
+    path = RECORDED / name
     if not path.exists():
         pytest.skip(f"the trace {name} is not on this machine")
     entries = load_trace(TraceFile(str(path)), 0)

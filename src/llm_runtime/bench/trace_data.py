@@ -8,8 +8,8 @@ from llm_runtime import __file__ as package_file
 from llm_runtime.bench.traces import TraceEntry, parse_trace
 from llm_runtime.core.errors import ConfigError
 
-FOLDERS = (Path("benchmarks") / "traces", Path("..") / "shared" / "data")
-"""Seen from the checkout; the first that has the file is taken."""
+FOLDER = Path("benchmarks") / "traces"
+"""Seen from the checkout."""
 ORIGINS = {
     "azure": "github.com/Azure/AzurePublicDataset, the 2023 traces of LLM inference (CC-BY-4.0)",
     "mooncake": "github.com/kvcache-ai/Mooncake, the traces of its FAST'25 release (Apache-2.0)",
@@ -18,12 +18,11 @@ ORIGINS = {
 
 def trace_path(file: str) -> Path:
     """Raises ConfigError, naming where to get it, for a trace that is not there."""
-    checkout = Path(package_file).parents[2]
-    for folder in FOLDERS:
-        if (path := checkout / folder / file).exists():
-            return path
+    path = Path(package_file).parents[2] / FOLDER / file
+    if path.exists():
+        return path
     origin = ORIGINS.get(file.partition("_")[0], "its publisher")
-    raise ConfigError(f"the trace {file} is not there: put it into {FOLDERS[0]}/; it comes from {origin}")
+    raise ConfigError(f"the trace {file} is not there: put it into {FOLDER}/; it comes from {origin}")
 
 
 def entries_of(file: str) -> list[TraceEntry]:
