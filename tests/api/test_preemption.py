@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 
 from llm_runtime.core.outcome import Outcome
-from tests.support.http import Stream, chat_body, connected, post
+from tests.support.http import Connection, Stream, chat_body, connected, post
 from tests.support.scripted import MODEL, ScriptedBackend
-from tests.support.server import MOCK, serve
+from tests.support.server import MOCK, Served, serve
 
 URGENT, BATCH = 1, 8
 
@@ -18,17 +20,34 @@ def settings(preempt: str) -> dict[str, str]:
     return {**MOCK, "scheduling.policy": "priority", "scheduling.preempt": preempt}
 
 
-def chat(priority: int, **fields: Any) -> bytes:
-    return post(chat_body(MODEL, priority=priority, stream=True, **fields))
+def chat(priority: int) -> bytes:
+    return post(chat_body(MODEL, priority=priority, stream=True))
 
 
-async def test_a_running_stream_of_the_batch_class_ends_with_an_error_event_where_configured() -> None:
+@dataclass(frozen=True)
+class Stage:
+    """One slot, and two clients that both want it."""
+
+    backend: ScriptedBackend
+    server: Served
+    low: Connection
+    high: Connection
+
+
+@asynccontextmanager
+async def staged(preempt: str) -> AsyncIterator[Stage]:
     backend = ScriptedBackend(slots=1)
     async with (
-        serve(settings("batch"), backend=backend) as server,
+        serve(settings(preempt), backend=backend) as server,
         connected(server.port) as low,
         connected(server.port) as high,
     ):
+        yield Stage(backend, server, low, high)
+
+
+async def test_a_running_stream_of_the_batch_class_ends_with_an_error_event_where_configured() -> None:
+    async with staged("batch") as stage:
+        backend, server, low, high = stage.backend, stage.server, stage.low, stage.high
         await low.send(chat(BATCH))
         (await backend.got(0)).say("a")
         assert (await low.head()).status == 200
@@ -53,12 +72,8 @@ async def test_a_running_stream_of_the_batch_class_ends_with_an_error_event_wher
 
 @pytest.mark.parametrize("preempt", ["prompts", "batch"])
 async def test_without_a_token_it_goes_back_and_is_served_later(preempt: str) -> None:
-    backend = ScriptedBackend(slots=1)
-    async with (
-        serve(settings(preempt), backend=backend) as server,
-        connected(server.port) as low,
-        connected(server.port) as high,
-    ):
+    async with staged(preempt) as stage:
+        backend, low, high = stage.backend, stage.low, stage.high
         await low.send(chat(BATCH))
         await backend.got(0)
         await high.send(chat(URGENT))
@@ -75,12 +90,8 @@ async def test_without_a_token_it_goes_back_and_is_served_later(preempt: str) ->
 
 @pytest.mark.parametrize("preempt", ["prompts", "never"])
 async def test_what_runs_is_left_alone_where_nothing_else_is_configured(preempt: str) -> None:
-    backend = ScriptedBackend(slots=1)
-    async with (
-        serve(settings(preempt), backend=backend) as server,
-        connected(server.port) as low,
-        connected(server.port) as high,
-    ):
+    async with staged(preempt) as stage:
+        backend, server, low, high = stage.backend, stage.server, stage.low, stage.high
         await low.send(chat(BATCH))
         (await backend.got(0)).say("a")
         assert (await low.head()).status == 200

@@ -41,10 +41,6 @@ class Engine:
 class BackendConformance:
     engine: Engine
 
-    @pytest.fixture
-    def backend(self) -> Backend:
-        raise NotImplementedError
-
     def request(self, **options: Any) -> RuntimeRequest:
         if self.engine.exact_length:
             options.setdefault("ignore_eos", True)

@@ -31,7 +31,7 @@ class TestHf(BackendConformance):
     )
 
     @pytest_asyncio.fixture(loop_scope="module")
-    async def backend(  # type: ignore[override]
+    async def backend(
         self, request: pytest.FixtureRequest, shared: Backend, weights: Path, tmp_path: Path
     ) -> AsyncIterator[Backend]:
         if "closing" not in request.node.name:
