@@ -72,7 +72,7 @@ async def backend(shared: SharedEngine[VllmInProcessBackend]) -> VllmInProcessBa
 
 class TestConformance(BackendConformance):
     engine = ENGINE
-    backend = None  # type: ignore[assignment] # the fixture above, not the suite's placeholder
+    backend = None
 
 
 class TestBehaviour(VllmBehaviour):

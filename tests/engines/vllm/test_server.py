@@ -70,7 +70,7 @@ async def backend(shared: SharedEngine[VllmBackend]) -> VllmBackend:
 
 class TestConformance(BackendConformance):
     engine = ENGINE
-    backend = None  # type: ignore[assignment] # the fixture above, not the suite's placeholder
+    backend = None
 
 
 class TestBehaviour(VllmBehaviour):
