@@ -72,7 +72,6 @@ async def backend(shared: SharedEngine[VllmInProcessBackend]) -> VllmInProcessBa
 
 class TestConformance(BackendConformance):
     engine = ENGINE
-    backend = None
 
 
 class TestBehaviour(VllmBehaviour):

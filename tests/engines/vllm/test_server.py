@@ -70,7 +70,6 @@ async def backend(shared: SharedEngine[VllmBackend]) -> VllmBackend:
 
 class TestConformance(BackendConformance):
     engine = ENGINE
-    backend = None
 
 
 class TestBehaviour(VllmBehaviour):
