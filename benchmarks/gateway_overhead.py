@@ -120,7 +120,7 @@ def choose(names: Sequence[str] | None, *, quick: bool) -> tuple[list[Participan
         if participant.missing is not None:
             skipped[name] = participant.missing
         elif names is None and quick and not participant.in_quick:
-            skipped[name] = "too slow for --quick; name it to have it"
+            skipped[name] = "not in --quick unless it is named"
         else:
             chosen.append(participant)
     return chosen, skipped

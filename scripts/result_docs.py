@@ -6,6 +6,7 @@ ends it; paths go through the JSON with slashes, formats are Python's:
     <!-- value FILE PATH FORMAT -->…<!-- end -->                        one number, within a sentence
     <!-- bars FILE -->…<!-- end -->                                     what a scenario must reach, and did
     <!-- grid FILE ROWS=a,b COLUMNS=c,d PATH FORMAT -->…<!-- end -->    a table; {row}, {column} in the path
+    <!-- block FILE PATH -->…<!-- end -->                               a text, as it is
     <!-- made FILE... -->…<!-- end -->                                  command, commit, machine, versions;
                                                                         whether its scenario was another one
 
@@ -30,7 +31,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 SCENARIOS = ROOT / "src" / "llm_runtime" / "bench" / "scenarios"
 NAMES = ("benchmark_report", "benchmarks", "engines", "overload", "performance", "scaling", "scheduling")
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
-DIRECTIVE = re.compile(r"<!-- (value|bars|grid|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
+DIRECTIVE = re.compile(r"<!-- (value|bars|grid|block|made)\b ?(.*?) -->.*?<!-- end -->", re.DOTALL)
 MISSING = "(not measured yet)"
 
 
@@ -60,6 +61,12 @@ def _value(words: Sequence[str]) -> str:
     name, path, form = words
     body = result(name)
     return MISSING if body is None else _formatted(found(body, path), form)
+
+
+def _block(words: Sequence[str]) -> str:
+    name, path = words
+    body = result(name)
+    return f"\n{MISSING}\n" if body is None else f"\n```text\n{found(body, path)}\n```\n"
 
 
 def _bars(words: Sequence[str]) -> str:
@@ -125,7 +132,7 @@ def is_outdated(body: dict[str, Any]) -> bool:
 
 
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {
-    "value": _value, "bars": _bars, "grid": _grid, "made": _made,
+    "value": _value, "bars": _bars, "grid": _grid, "block": _block, "made": _made,
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ COMPILED = "llm-runtime-compiled"
 ROUTER = "vllm-router"
 SMG = "smg"
 BASELINE = "fastapi-httpx"
+BARE = "bare-relay"
 DIRECT = "direct"
 HOW_TO_GET = "make bench-peers"
 COST: tuple[PhaseName, ...] = ("streams", "steps", "plain", "paced")
@@ -165,6 +166,11 @@ def _baseline(place: Place) -> Command:
     )  # fmt: skip
 
 
+def _bare(place: Place) -> Command:
+    argv = [sys.executable, str(Path(__file__).parent / "bare_relay.py"), str(place.port)]
+    return Command(argv, {"UPSTREAM_URL": place.upstream}, place.folder)
+
+
 def known() -> dict[str, Participant]:
     """Every participant by name, installed or not, ours first."""
     python = Path(sys.executable)
@@ -185,6 +191,8 @@ def known() -> dict[str, Participant]:
         Participant(BASELINE, "FastAPI, pydantic, httpx, as usually written",
                     _baseline, PEERS / "baseline" / "bin" / "uvicorn", "httpx",
                     phases=("streams", "steps", "plain", *LATENCY)),  # 300 a second are more than it carries
+        Participant(BARE, "Python without a gateway: bytes passed on, protocol to protocol, nothing else",
+                    _bare, python, "uvloop", in_quick=False),
         Participant(DIRECT, "the stub without anything before it", None, phases=LATENCY),
     )  # fmt: skip
     return {participant.name: participant for participant in found}

@@ -53,6 +53,15 @@ def test_instants_of_a_record_are_those_of_the_job(receipt: str | None, dispatch
     assert (job.ask.prompt_tokens, job.num_generated) == (33, 4)
 
 
+def test_tokens_that_are_no_whole_character_are_seen_at_the_end() -> None:
+    record = whole(
+        scheduled_at=1.5, first_token_at=None, last_token_at=None, finished_at=3.0, completion_tokens=2
+    )
+    job = job_of(ASK, record)
+    assert (ttft_s(job), job.num_generated) == (1.5, 2)
+    assert ttft_s(job_of(ASK, replace(record, completion_tokens=0))) == float("inf")
+
+
 def test_a_failure_stays_one() -> None:
     job = job_of(ASK, failed())
     assert e2e_s(job) == float("inf")

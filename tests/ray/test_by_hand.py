@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 120.0
+RAYS_PORT = 8000  # where `serve run` cannot be told another
 BURST = 6
 SETTINGS = (
     "backend=mock engines.native_backend_concurrency=2 telemetry.gpu_poll_interval_s=0 "
@@ -152,6 +154,29 @@ async def test_two_machines_by_hand(environ: dict[str, str]) -> None:
         assert {reply.status for reply in replies} == {200, 429}
         assert replies[-1].error["code"] == "rate_limit_exceeded"
         assert int(replies[-1].headers["retry-after"]) > 0
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.skipif(not is_free(RAYS_PORT), reason="Ray's usual port is taken")
+async def test_one_command_without_a_cluster(environ: dict[str, str]) -> None:
+    """`serve run` alone starts a cluster of its own, and Ctrl-C ends all of it."""
+    usual = {name: value for name, value in environ.items() if name != "RAY_AUTH_MODE"}
+    async with running(f"serve run serve.app:deployment {SETTINGS}", usual) as process:
+        await until_ready(RAYS_PORT, 1)
+        async with connected(RAYS_PORT) as connection, asyncio.timeout(PATIENCE_S):
+            await connection.send(post(chat_body("mock", stream=True, max_tokens=5, ignore_eos=True)))
+            reply, stream = await connection.streamed()
+        assert (reply.status, stream.done) == (200, True)
+        below = proctable.descendants(process.pid, proctable.table())
+        process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(process.wait(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            while set(below) & set(proctable.table()):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize(

@@ -179,17 +179,21 @@ def _traffic(ask: Ask) -> TrafficClass:
 
 def job_of(ask: Ask, record: RequestRecord) -> Job:
     """What became of it, in seconds since the load's start. Where the server does not tell how long a
-    request was queued, it counts as dispatched with its first token."""
+    request was queued, it counts as dispatched with its first token. An answer whose few tokens are no whole
+    character shows none: then its end is when its client saw that they were there."""
     prompt_tokens = record.prompt_tokens or ask.prompt_tokens
     job = Job(replace(ask, prompt_tokens=prompt_tokens), request_of(ask, record.scheduled_at))
     job.queued_at = record.scheduled_at
-    job.first_token_at = record.first_token_at
+    first_seen_at = record.first_token_at
+    if first_seen_at is None and record.status is Status.COMPLETED and record.completion_tokens:
+        first_seen_at = record.finished_at
+    job.first_token_at = first_seen_at
     job.last_token_at = record.last_token_at
     job.finished_at = record.finished_at
     tokens = record.completion_tokens
     job.num_generated = record.num_token_events if tokens is None else tokens
     job.cached_tokens = record.cached_tokens or 0
-    job.dispatched_at = record.first_token_at
+    job.dispatched_at = first_seen_at
     queued = _QUEUED.search(record.server_timing or "")
     if queued is not None:
         job.dispatched_at = record.scheduled_at + float(queued[1]) / 1e3
