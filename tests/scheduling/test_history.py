@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
-from llm_runtime.scheduling.history import MIN_FOR_TRUST, History, OutputLengths, ServiceTimes, Trust
+from llm_runtime.scheduling.history import MIN_FOR_TRUST, Habits, History, ServiceTimes, Trust
 from tests.scheduling.pools import make_request
 
 
@@ -23,11 +23,11 @@ def asked(tenant: str = "a", cap: int = 100, kind: EndpointKind = EndpointKind.C
 
 
 def test_nobody_knows_better_than_the_cap_at_first() -> None:
-    assert OutputLengths().predict(asked(cap=77)) == 77
+    assert Habits().predict(asked(cap=77)) == 77
 
 
 def test_a_tenant_whose_answers_have_a_length_of_their_own() -> None:
-    lengths = OutputLengths()
+    lengths = Habits()
     for cap in (100, 400, 50, 1000, 200):
         lengths.learn(asked(cap=cap), 40)
     assert lengths.predict(asked(cap=800)) == pytest.approx(40)
@@ -35,14 +35,14 @@ def test_a_tenant_whose_answers_have_a_length_of_their_own() -> None:
 
 
 def test_a_tenant_whose_answers_fill_the_cap() -> None:
-    lengths = OutputLengths()
+    lengths = Habits()
     for cap in (100, 400, 50, 1000, 200):
         lengths.learn(asked(cap=cap), cap)
     assert lengths.predict(asked(cap=800)) == pytest.approx(800)
 
 
 def test_tenants_and_endpoints_are_told_apart_and_strangers_get_the_endpoints_mean() -> None:
-    lengths = OutputLengths()
+    lengths = Habits()
     for _ in range(10):
         lengths.learn(asked("terse", cap=500), 10)
         lengths.learn(asked("wordy", cap=500), 300)
@@ -53,7 +53,7 @@ def test_tenants_and_endpoints_are_told_apart_and_strangers_get_the_endpoints_me
 
 
 def test_old_habits_are_forgotten() -> None:
-    lengths = OutputLengths()
+    lengths = Habits()
     for _ in range(200):
         lengths.learn(asked(cap=1000), 500)
     for _ in range(40):
@@ -62,7 +62,7 @@ def test_old_habits_are_forgotten() -> None:
 
 
 def test_the_number_of_tenants_is_bounded() -> None:
-    lengths = OutputLengths(max_keys=2)
+    lengths = Habits(max_keys=2)
     for tenant, tokens in (("a", 10), ("b", 20), ("a", 10), ("c", 30)):
         lengths.learn(asked(tenant, cap=500), tokens)
     assert lengths.predict(asked("a", cap=500)) == pytest.approx(10)
@@ -71,7 +71,7 @@ def test_the_number_of_tenants_is_bounded() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), max_size=30), st.integers(1, 1000))
 def test_a_prediction_is_between_one_and_the_cap(samples: list[tuple[int, int]], cap: int) -> None:
-    lengths = OutputLengths()
+    lengths = Habits()
     for its_cap, tokens in samples:
         lengths.learn(asked(cap=its_cap), min(tokens, its_cap))
     assert 1 <= lengths.predict(asked(cap=cap)) <= cap
@@ -156,6 +156,42 @@ def test_a_history_learns_of_one_sequence_and_of_what_was_computed() -> None:
         history.learn(request, Usage(100, 80, cached_tokens=60), 4.0, None)
     assert history.predict(request) == pytest.approx(40)
     assert history.service.seconds(0, 40) == pytest.approx(4.0)
+
+
+def test_what_engines_have_cached_of_a_tenants_prompts_is_not_expected_to_take_time() -> None:
+    """A prediction that counted tokens the samples did not count would be several times too long."""
+    history, source = History(), random.Random(1)
+    for _ in range(400):
+        prompt, tokens = source.randint(50, 150), source.randint(10, 100)
+        usage = Usage(prompt, tokens, cached_tokens=prompt * 8 // 10)
+        history.learn(asked(), usage, 0.01 * (prompt - usage.cached_tokens) + 0.02 * tokens, None)
+    request = replace(asked(), num_prompt_tokens=100)
+    assert history.habits.computed(request) == pytest.approx(20, rel=0.05)
+    assert history.prompt_seconds(request) == pytest.approx(0.2, rel=0.1)
+    assert history.prompt_weight == pytest.approx(0.5, rel=0.3)
+    assert history.work(request) == pytest.approx(history.predict(request) + 0.5 * 20, rel=0.1)
+
+
+def test_how_long_prompts_take_is_seen_where_first_tokens_are_told() -> None:
+    """An engine that shares its time between requests stretches the rest of an answer as well: what whole
+    times say of the prompt is too much."""
+    history, source = History(), random.Random(1)
+    for _ in range(100):
+        request = replace(asked(), num_prompt_tokens=source.randint(10, 100))
+        history.learn_prompt(request, 0.05 + 0.001 * request.num_prompt_tokens)
+        history.learn(request, Usage(request.num_prompt_tokens, 20), 2.0, None)
+    request = replace(asked(), num_prompt_tokens=50)
+    assert history.prompt_seconds(request) == pytest.approx(0.1)
+    assert history.seconds(request) > 1.0
+
+
+def test_of_an_endpoint_that_nobody_used_nothing_is_cached() -> None:
+    history = History()
+    request = replace(asked(), num_prompt_tokens=100)
+    assert history.habits.computed(request) == 100
+    history.learn(request, Usage(100, 10, cached_tokens=100), 1.0, None)  # the last one is always computed
+    assert history.habits.computed(request) == pytest.approx(1)
+    assert history.habits.computed(replace(request, kind=EndpointKind.COMPLETIONS)) == 100
 
 
 def test_answers_without_tokens_teach_nothing() -> None:

@@ -32,16 +32,17 @@ def gain(num_seen: int) -> float:
     return max(GAIN, 1 / num_seen)
 
 
-class _Lengths:
-    """Of one tenant's answers on one endpoint: their mean, and their mean share of the cap. What told
-    the last answers better is believed."""
+class _Habit:
+    """Of one tenant on one endpoint. Its answers: their mean, and their mean share of the cap; what told the
+    last ones better is believed. Its prompts: the share of their tokens that engines had cached."""
 
-    __slots__ = ("mean", "mean_error", "num_seen", "share", "share_error")
+    __slots__ = ("cached_share", "mean", "mean_error", "num_seen", "share", "share_error")
 
     def __init__(self) -> None:
         self.num_seen = 0
         self.mean = 0.0
         self.share = 1.0
+        self.cached_share = 0.0
         self.mean_error = self.share_error = 0.0
 
     def predict(self, cap: int) -> float:
@@ -50,7 +51,7 @@ class _Lengths:
             return 1.0
         return expected if expected < cap else float(cap)
 
-    def learn(self, cap: int, tokens: float) -> None:
+    def learn(self, cap: int, tokens: float, cached_share: float) -> None:
         """tokens: at least 1. For every answer twice, so it is written to be cheap."""
         self.num_seen = num_seen = self.num_seen + 1
         weight = gain(num_seen)
@@ -63,36 +64,46 @@ class _Lengths:
             self.share_error += weight * (surprise - self.share_error)
         self.mean = mean + weight * (tokens - mean)
         self.share = share + weight * (tokens / cap - share)
+        self.cached_share += weight * (cached_share - self.cached_share)
 
 
-class OutputLengths:
-    """Lengths of answers by tenant and endpoint; of an unknown tenant by endpoint, and of an unknown
-    endpoint the cap. Keeps the keys seen last."""
+class Habits:
+    """Lengths of answers and cached prompts by tenant and endpoint; of an unknown tenant by endpoint, and of
+    an unknown endpoint the cap and nothing. Keeps the keys seen last."""
 
     __slots__ = ("_by_kind", "_by_tenant", "_max_keys")
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
-        self._by_tenant: OrderedDict[tuple[str, EndpointKind], _Lengths] = OrderedDict()
-        self._by_kind: dict[EndpointKind, _Lengths] = {}
+        self._by_tenant: OrderedDict[tuple[str, EndpointKind], _Habit] = OrderedDict()
+        self._by_kind: dict[EndpointKind, _Habit] = {}
         self._max_keys = max_keys
 
     def predict(self, request: RuntimeRequest) -> float:
         """Tokens of one sequence, from 1 to the request's cap."""
-        known = self._by_tenant.get((request.tenant, request.kind)) or self._by_kind.get(request.kind)
+        known = self._of(request)
         return float(request.max_tokens) if known is None else known.predict(request.max_tokens)
 
-    def learn(self, request: RuntimeRequest, tokens: float) -> None:
-        """tokens: of one sequence of a completed answer; at least 1."""
+    def computed(self, request: RuntimeRequest) -> float:
+        """Tokens of its prompt that an engine will have to compute."""
+        known = self._of(request)
+        tokens = request.num_prompt_tokens
+        return float(tokens) if known is None else tokens * (1.0 - known.cached_share)
+
+    def learn(self, request: RuntimeRequest, tokens: float, cached_share: float = 0.0) -> None:
+        """tokens: of one sequence of a completed answer; at least 1. cached_share: of its prompt's."""
         key = (request.tenant, request.kind)
-        lengths = self._by_tenant.get(key)
-        if lengths is None:
+        habit = self._by_tenant.get(key)
+        if habit is None:
             if len(self._by_tenant) >= self._max_keys:
                 self._by_tenant.popitem(last=False)
-            lengths = self._by_tenant[key] = _Lengths()
+            habit = self._by_tenant[key] = _Habit()
         else:
             self._by_tenant.move_to_end(key)
-        lengths.learn(request.max_tokens, tokens)
-        self._by_kind.setdefault(request.kind, _Lengths()).learn(request.max_tokens, tokens)
+        habit.learn(request.max_tokens, tokens, cached_share)
+        self._by_kind.setdefault(request.kind, _Habit()).learn(request.max_tokens, tokens, cached_share)
+
+    def _of(self, request: RuntimeRequest) -> _Habit | None:
+        return self._by_tenant.get((request.tenant, request.kind)) or self._by_kind.get(request.kind)
 
 
 class ServiceTimes:
@@ -172,22 +183,31 @@ class History:
     """
 
     def __init__(self, predict: PredictTokens | None = None) -> None:
-        self.lengths = OutputLengths()
+        self.habits = Habits()
         self.service = ServiceTimes()
+        self._prompts = ServiceTimes()
+        """Until the first token, where that is told: of computed tokens, and of one constant."""
         self.trust = Trust()
         self.prompt_weight = 0.0
         """Time of a computed prompt token by that of a generated one. It moves slowly: it is a unit."""
-        self.predict = predict or self.lengths.predict
+        self.predict = predict or self.habits.predict
 
     def seconds(self, request: RuntimeRequest) -> float:
         """Predicted time on an engine; 0 while nothing is known."""
-        return self.service.seconds(request.num_prompt_tokens, self.predict(request))
+        return self.service.seconds(self.habits.computed(request), self.predict(request))
+
+    def prompt_seconds(self, request: RuntimeRequest) -> float:
+        """The part of it until the first token: as was seen of such, else what the whole times say."""
+        computed = self.habits.computed(request)
+        if self._prompts.num_seen:
+            return self._prompts.seconds(computed, 1)
+        return self.service.seconds(computed, 0)
 
     def work(self, request: RuntimeRequest) -> float:
         """What it is expected to cost an engine, in generated tokens; prompt tokens count as many of them
         as they take time. At least 1."""
         tokens = self.predict(request) * request.num_slots
-        work = self.prompt_weight * request.num_prompt_tokens + tokens
+        work = self.prompt_weight * self.habits.computed(request) + tokens
         return work if work > 1.0 else 1.0
 
     def _learn_weight(self) -> None:
@@ -198,13 +218,17 @@ class History:
             weight = min(prompt_s / answer_s, MAX_PROMPT_WEIGHT)
             self.prompt_weight += WEIGHT_GAIN * (weight - self.prompt_weight)
 
+    def learn_prompt(self, request: RuntimeRequest, seconds: float) -> None:
+        """Its first token has come. What was cached is only told at its end, so it counts as usual."""
+        self._prompts.learn(self.habits.computed(request), 1, seconds)
+
     def learn(self, request: RuntimeRequest, usage: Usage, seconds: float, predicted_s: float | None) -> None:
         """An answer is complete. predicted_s: what `seconds` had said when it came, None if not asked."""
         tokens = usage.completion_tokens / request.num_slots
         if tokens < 1:
             return
-        self.lengths.learn(request, tokens)
         computed = max(1, usage.prompt_tokens - usage.cached_tokens)
+        self.habits.learn(request, tokens, 1.0 - computed / max(usage.prompt_tokens, 1))
         self.service.learn(computed, tokens, seconds)
         self._learn_weight()
         if predicted_s:

@@ -19,7 +19,7 @@ def hopeless_at(request: RuntimeRequest, history: History) -> float | None:
     comment and ends nobody.
     """
     limits = request.limits
-    prompt_s = OPTIMISM * history.service.seconds(request.num_prompt_tokens, 0)
+    prompt_s = OPTIMISM * history.prompt_seconds(request)
     answer_s = OPTIMISM * history.seconds(request)
     instants = []
     if limits.request_s is not None:

@@ -104,7 +104,7 @@ class PoolScheduler:
         self._next_seq += 1
         entry.work = self._history.work(request)
         entry.gone = True
-        prefill_s = self._history.service.seconds(request.num_prompt_tokens, 0)
+        prefill_s = self._history.prompt_seconds(request)
         self._running[request.id] = Running(entry, replica, now, now + prefill_s)
         self._batching.arrived(1, now)
         self._batching.dispatched(request.id, replica, now)
@@ -136,6 +136,8 @@ class PoolScheduler:
 
     def _begin(self, running: Running, now: float) -> None:
         running.has_token = True
+        if running.entry.request.stream:  # a plain reply's first token is known with its last
+            self._history.learn_prompt(running.entry.request, now - running.dispatched_at)
         if self._caps is not None:
             self._caps.first_token(running.entry.request, now)
 
@@ -288,7 +290,7 @@ class PoolScheduler:
         if self._reserve is not None:
             self._reserve.started(entry.request, is_favoured=self._bands.is_favoured(entry))
         self._bands.take(entry)
-        prefill_s = self._history.service.seconds(entry.request.num_prompt_tokens, 0)
+        prefill_s = self._history.prompt_seconds(entry.request)
         self._running[entry.request.id] = Running(entry, replica, now, now + prefill_s)
         if self._caps is not None:
             self._caps.started(entry.request, now, prefill_s)
@@ -312,7 +314,7 @@ class PoolScheduler:
             num_sheddable=self._waiting.totals.by_class[SHEDDABLE],
             overtaken_by=overtaken_by,
             slot_share=1.0 if self._caps is None else self._caps.share_of(request),
-            prompt_s=history.service.seconds(request.num_prompt_tokens, 0),
+            prompt_s=history.prompt_seconds(request),
             answer_s=history.seconds(request),
         )
 
