@@ -53,10 +53,10 @@ class LaunchedUrl(str):
 
 @asynccontextmanager
 async def launched(
-    template: str, values: Mapping[str, object], ready: str = "/v1/models"
+    template: str, values: Mapping[str, object], ready: str = "/v1/models", *, niceness: int = 0
 ) -> AsyncIterator[LaunchedUrl]:
     """The URL of a server that answers `ready` with 200; `{port}` of the template is a free port of
-    loopback.
+    loopback. niceness: by how much it stands back from whoever loads it.
 
     Raises BackendError with the end of its output when it ends or does not get ready in time. At
     the end of the block it and all it started in its process group are gone.
@@ -64,11 +64,16 @@ async def launched(
     port = free_port()
     first, *rest = filled(template, {**values, "port": port})
     words = [program(first), *rest]
+    command = ["nice", "-n", str(niceness), *words] if niceness else words
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as output:
         try:
             process = await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
         except OSError as error:
             raise ConfigError(f"{words[0]} cannot be started: {error.strerror}") from error

@@ -33,7 +33,7 @@ from llm_runtime.bench.traces import TraceEntry, load_trace
 from llm_runtime.bench.workload import TraceSessions
 
 NUM_SLOTS, BATCH_TOKENS, CONTEXT_TOKENS = 8, 16, 2048
-POLITELY = "nice -n 10"
+NICENESS = 10
 SETTINGS = {
     "native_backend_concurrency": NUM_SLOTS,
     "n_ctx": CONTEXT_TOKENS,
@@ -78,7 +78,7 @@ async def measure(quick: bool) -> Result:
     window_s = QUICK_WINDOW_S if quick else WINDOW_S
     figures: dict[str, float | None] = {}
     details: dict[str, Any] = {}
-    async with launched(f"{POLITELY} {serve_command('llama.cpp', SETTINGS)}", {}, "/health/ready") as url:
+    async with launched(serve_command("llama.cpp", SETTINGS), {}, "/health/ready", niceness=NICENESS) as url:
         target = Target(url, ignore_eos=True)
         model = await measured_model(
             target, num_slots=NUM_SLOTS, batch_tokens=BATCH_TOKENS, effort=MODEL_EFFORT
@@ -170,7 +170,7 @@ SCENARIO = Scenario(
     workload={
         "cases": CASES, "window_s": WINDOW_S, "quick_window_s": QUICK_WINDOW_S,
         "length_divisor": LENGTH_DIVISOR, "time_scale": TIME_SCALE, "seed": SEED, "settings": SETTINGS,
-        "server": POLITELY,
+        "niceness": NICENESS,
         "model_effort": MODEL_EFFORT,
     },
     slos={"multiples_of_the_median_request_alone": SLO},
