@@ -22,6 +22,15 @@ STOP_GRACE_S = 15.0
 LOOK_EVERY_S = 0.2
 TAIL_BYTES = 2000
 
+STAND_BACK = """import os, sys
+if hasattr(os, "SCHED_IDLE"):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+else:
+    os.nice(19)
+os.execvp(sys.argv[1], sys.argv[1:])"""
+"""An engine that wants all cores lets a client wait for the end of its time slice, which is late by several
+milliseconds; Linux does so even for one that is nice, but not for one of its idle class."""
+
 
 def free_port() -> int:
     """A port of loopback that was free a moment ago."""
@@ -53,10 +62,10 @@ class LaunchedUrl(str):
 
 @asynccontextmanager
 async def launched(
-    template: str, values: Mapping[str, object], ready: str = "/v1/models", *, niceness: int = 0
+    template: str, values: Mapping[str, object], ready: str = "/v1/models", *, stands_back: bool = False
 ) -> AsyncIterator[LaunchedUrl]:
     """The URL of a server that answers `ready` with 200; `{port}` of the template is a free port of
-    loopback. niceness: by how much it stands back from whoever loads it.
+    loopback. stands_back: gives way to whoever loads it, see STAND_BACK.
 
     Raises BackendError with the end of its output when it ends or does not get ready in time. At
     the end of the block it and all it started in its process group are gone.
@@ -64,7 +73,7 @@ async def launched(
     port = free_port()
     first, *rest = filled(template, {**values, "port": port})
     words = [program(first), *rest]
-    command = ["nice", "-n", str(niceness), *words] if niceness else words
+    command = [sys.executable, "-c", STAND_BACK, *words] if stands_back else words
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as output:
         try:

@@ -6,8 +6,8 @@ arrivals kept, the divisor of all lengths, and the speed of the clock. Thinning 
 the burstiness of arrivals, dividing keeps the ratio of prompts to answers; neither keeps the proportion of
 fixed costs, so this shows that the runtime carries recorded traffic, not what a GPU would do with it.
 
-Server and engine run at a lower priority (`nice`): the engine wants all cores, and the client, which needs
-hardly any of one, has to send on time.
+Server and engine stand back for the client: the engine wants all cores, and the client, which needs hardly
+any of one, has to send on time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from llm_runtime.bench.traces import TraceEntry, load_trace
 from llm_runtime.bench.workload import TraceSessions
 
 NUM_SLOTS, BATCH_TOKENS, CONTEXT_TOKENS = 8, 16, 2048
-NICENESS = 10
 SETTINGS = {
     "native_backend_concurrency": NUM_SLOTS,
     "n_ctx": CONTEXT_TOKENS,
@@ -78,7 +77,7 @@ async def measure(quick: bool) -> Result:
     window_s = QUICK_WINDOW_S if quick else WINDOW_S
     figures: dict[str, float | None] = {}
     details: dict[str, Any] = {}
-    async with launched(serve_command("llama.cpp", SETTINGS), {}, "/health/ready", niceness=NICENESS) as url:
+    async with launched(serve_command("llama.cpp", SETTINGS), {}, "/health/ready", stands_back=True) as url:
         target = Target(url, ignore_eos=True)
         model = await measured_model(
             target, num_slots=NUM_SLOTS, batch_tokens=BATCH_TOKENS, effort=MODEL_EFFORT
@@ -170,7 +169,7 @@ SCENARIO = Scenario(
     workload={
         "cases": CASES, "window_s": WINDOW_S, "quick_window_s": QUICK_WINDOW_S,
         "length_divisor": LENGTH_DIVISOR, "time_scale": TIME_SCALE, "seed": SEED, "settings": SETTINGS,
-        "niceness": NICENESS,
+        "server_stands_back": True,
         "model_effort": MODEL_EFFORT,
     },
     slos={"multiples_of_the_median_request_alone": SLO},
