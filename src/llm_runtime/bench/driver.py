@@ -8,7 +8,10 @@ beforehand, and records are made afterwards.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from llm_runtime.bench import errors
 from llm_runtime.bench.bodies import BodyWriter, Message
@@ -26,8 +29,15 @@ from llm_runtime.bench.workload import SessionSource
 PAUSE_WITHOUT_SERVER_S = 0.1
 """In a closed loop, after a request that no server answered: nothing else would slow the loop down."""
 
+BUILT_AHEAD = 256
+"""Requests of an open loop. What is built between two instants is built while somebody is due."""
+
 LATE_TOGETHER = 32
 """Overdue requests started before answers are let in; one per turn of the loop would never catch up."""
+
+
+_Due = tuple[float, Ask]
+"""Seconds since the load's start, and what is due then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +81,10 @@ class Driver:
     async def run(self) -> None:
         """Until every request has its end. Failures of requests are records, never exceptions."""
         load = self.plan.load
+        due = self._supply.due() if not isinstance(load, ClosedLoop) else iter(())
         if isinstance(load, ClosedLoop):
             self._supply.stock(load.concurrency)
+        ahead = deque(islice(due, BUILT_AHEAD))
         self.origin = now()
         try:
             async with asyncio.TaskGroup() as group:
@@ -81,7 +93,7 @@ class Driver:
                         begin_s = load.ramp_up_s * number / load.concurrency
                         group.create_task(self._closed_client(load, begin_s))
                 else:
-                    await self._open(group)
+                    await self._open(group, ahead, due)
         finally:
             self.timers.close()
             if self._drain is not None:
@@ -109,9 +121,11 @@ class Driver:
                 await self._sleeper.until(free_at)
         self._load_ends()
 
-    async def _open(self, group: asyncio.TaskGroup) -> None:
+    async def _open(self, group: asyncio.TaskGroup, ahead: deque[_Due], due: Iterator[_Due]) -> None:
+        """ahead: built already; due: the rest, each built after one was sent."""
         num_late = 0
-        for due_s, ask in self._supply.due():
+        while ahead:
+            due_s, ask = ahead.popleft()
             scheduled_at = self.origin + due_s
             if scheduled_at <= now():
                 num_late += 1
@@ -120,6 +134,9 @@ class Driver:
             if not await self._sleeper.until(scheduled_at):
                 break
             group.create_task(self._play(ask, scheduled_at))
+            if not ahead or self.origin + ahead[0][0] > now():
+                await asyncio.sleep(0)  # it is sent before anything else is done
+            ahead.extend(islice(due, 1))
         self._load_ends()
 
     def _goes_on(self) -> bool:

@@ -56,7 +56,7 @@ class Supply:
                 self._ready.append(self.ask(session, 0, []))
 
     def due(self) -> Iterator[tuple[float, Ask]]:
-        """(seconds since the load's start, request), each built when the one before was taken."""
+        """(seconds since the load's start, request), each built when it is asked for."""
         load, limit_s = self._plan.load, self._plan.limits.duration_s
         assert isinstance(load, OpenLoop | Replay)
         instants = arrivals.offsets(load, self._plan.seed) if isinstance(load, OpenLoop) else None
