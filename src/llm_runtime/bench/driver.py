@@ -131,7 +131,7 @@ class Driver:
                 num_late += 1
                 if num_late % LATE_TOGETHER == 0:
                     await asyncio.sleep(0)
-            if not await self._sleeper.until(scheduled_at):
+            if not await self._sleeper.punctually(scheduled_at):
                 break
             group.create_task(self._play(ask, scheduled_at))
             if not ahead or self.origin + ahead[0][0] > now():

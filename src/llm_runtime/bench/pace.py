@@ -9,6 +9,11 @@ from functools import partial
 from llm_runtime.bench.clock import now
 from llm_runtime.bench.timers import ExactTimers
 
+AWAKE_S = 0.005
+IDLE_S = 0.1
+"""An engine on the same processors goes through all of its weights for every token, so who has slept for a
+while finds nothing of his in the caches, and takes milliseconds to get going."""
+
 
 class Sleeper:
     """Owned by one driver. After `wake_all` nothing sleeps any more."""
@@ -32,6 +37,13 @@ class Sleeper:
             timer.cancel()
             self._waiting.discard(future)
         return not self._over
+
+    async def punctually(self, at: float) -> bool:
+        """As `until`, but awake some milliseconds before, after a longer sleep."""
+        if at - now() > IDLE_S and await self.until(at - AWAKE_S):
+            while not self._over and now() < at:  # noqa: ASYNC110 - awake is what it wants to be
+                await asyncio.sleep(0)
+        return await self.until(at)
 
     def wake_all(self) -> None:
         self._over = True
