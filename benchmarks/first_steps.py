@@ -16,12 +16,13 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 from openai import APIStatusError, OpenAI
 
 from llm_runtime.bench.engine_commands import MODEL
@@ -49,8 +50,9 @@ def seconds() -> dict[str, float]:
 
 def is_ready(url: str) -> bool:
     try:
-        return bool(httpx.get(f"{url}/health/ready").status_code == 200)
-    except httpx.TransportError:
+        with urllib.request.urlopen(f"{url}/health/ready", timeout=5) as answer:
+            return int(answer.status) == 200
+    except (urllib.error.URLError, ConnectionError):
         return False
 
 
