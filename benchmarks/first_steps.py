@@ -10,16 +10,12 @@ the embedded model, at temperature 0.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.metadata
-import os
 import re
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +24,12 @@ from openai import APIStatusError, OpenAI
 from llm_runtime.bench.engine_commands import MODEL
 from llm_runtime.bench.facts import environment
 from llm_runtime.bench.files import write_json
-from llm_runtime.bench.launch import free_port
+from llm_runtime.bench.launch import launched
+from llm_runtime.bench.serve_command import serve_command
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = "llm-runtime/first-steps/1"
 SECONDS = re.compile(r"^(?P<what>.+?): (?P<seconds>[\d.]+) s( to the first token)?$", re.MULTILINE)
-READY_S = 120.0
 ASK: dict[str, Any] = {
     "model": MODEL, "messages": [{"role": "user", "content": "Name three colours."}], "max_tokens": 24,
     "temperature": 0, "seed": 1,
@@ -46,35 +42,6 @@ def seconds() -> dict[str, float]:
         [sys.executable, str(ROOT / "scripts" / "smoke.py")], stdout=subprocess.PIPE, text=True, check=True
     )
     return {found["what"]: float(found["seconds"]) for found in SECONDS.finditer(done.stdout)}
-
-
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health/ready", timeout=5) as answer:
-            return int(answer.status) == 200
-    except (urllib.error.URLError, ConnectionError):
-        return False
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    port = free_port()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("LLM_RUNTIME_")}
-    process = subprocess.Popen(
-        [str(Path(sys.executable).with_name("llm-runtime")), "serve", "--port", str(port)],
-        env=clean, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    try:
-        end = time.monotonic() + READY_S
-        while not is_ready(url):
-            if process.poll() is not None or time.monotonic() > end:
-                raise SystemExit("the server did not start")
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def transcript(url: str) -> dict[str, str]:
@@ -95,13 +62,18 @@ def transcript(url: str) -> dict[str, str]:
             "refused": refused}  # fmt: skip
 
 
+async def session() -> dict[str, str]:
+    """`transcript` with a server of our own."""
+    async with launched(serve_command("llama.cpp", {}), {}, "/health/ready") as url:
+        return await asyncio.to_thread(transcript, url)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/first-steps.json")
     options = parser.parse_args(arguments)
     facts = environment()
-    with serving() as url:
-        told = transcript(url)
+    told = asyncio.run(session())
     body = {
         "schema": SCHEMA,
         "command": "python benchmarks/first_steps.py",
