@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from llm_runtime.bench import metrics
+from llm_runtime.bench import driver, metrics
+from llm_runtime.bench.client import LoadClient
 from llm_runtime.bench.config import (
     ClosedLoop,
     Limits,
@@ -17,10 +18,12 @@ from llm_runtime.bench.config import (
     Slo,
     Target,
 )
+from llm_runtime.bench.exchange import LoadExchange
 from llm_runtime.bench.run import run
 from llm_runtime.bench.stub import Seen, serve
 from llm_runtime.bench.stub_script import Script
 from llm_runtime.bench.summary import summarise
+from llm_runtime.bench.supply import Ask, Supply
 from llm_runtime.core.errors import BackendError, BackendUnavailable
 from tests.bench.loads import QUICK, SMALL, measure
 
@@ -222,3 +225,24 @@ async def test_the_warm_up_is_not_recorded_and_says_other_words() -> None:
     assert len(measured.records) == 3
     prompts = [request.body["messages"][0]["content"] for request in measured.seen]
     assert len(prompts) == len(set(prompts)) == 5
+
+
+async def test_an_open_loop_builds_ahead_and_nothing_between_an_instant_and_its_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    build, send = Supply.ask, LoadClient.send
+
+    def building(self: Supply, *args: Any) -> Ask:
+        told.append("build")
+        return build(self, *args)
+
+    def sending(self: LoadClient, *args: Any, **named: Any) -> LoadExchange:
+        told.append("send")
+        return send(self, *args, **named)
+
+    monkeypatch.setattr(driver, "BUILT_AHEAD", 2)
+    monkeypatch.setattr(Supply, "ask", building)
+    monkeypatch.setattr(LoadClient, "send", sending)
+    await measure(requests=5, load=OpenLoop(50.0, "constant"))
+    assert told == ["build", "build", *["send", "build"] * 3, "send", "send"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from llm_runtime.bench import clock
 from llm_runtime.bench.clock import now
 from llm_runtime.bench.pace import AWAKE_S, IDLE_S, Gate, Sleeper
-from llm_runtime.bench.timers import ExactTimers
+from llm_runtime.bench.timers import ExactTimers, Timer
 
 
 @pytest.fixture
@@ -101,28 +101,29 @@ async def test_a_sleeper_wakes_all_and_then_nobody_sleeps(timers: ExactTimers) -
     assert not await sleeper.until(now() - 1)
 
 
-async def test_who_sleeps_long_is_awake_before_its_instant_and_still_ends_at_once(
-    timers: ExactTimers,
-) -> None:
-    sleeper, seen = Sleeper(timers), list[float]()
+async def test_who_sleeps_long_is_awake_before_its_instant_and_still_ends_at_once() -> None:
+    asked: list[float] = []
 
-    async def look(due: float) -> None:
-        assert await sleeper.punctually(due)
-        seen.append(now() - due)
+    class Noted(ExactTimers):
+        def call_at(self, at: float, callback: Callable[[], None]) -> Timer:
+            asked.append(at)
+            return super().call_at(at, callback)
 
-    due, turns = now() + IDLE_S + 0.02, 0
-    looking = asyncio.create_task(look(due))
-    await asyncio.sleep(due - now() - AWAKE_S / 2)
-    while not looking.done():
-        await asyncio.sleep(0)  # the other one turns as well, instead of being woken
-        turns += 1
-    assert turns > 1
-    assert seen[0] >= 0
+    timers = Noted()
+    sleeper = Sleeper(timers)
+    due = now() + IDLE_S + 0.02
+    assert await sleeper.punctually(due)
+    assert now() >= due
+    assert asked == [due - AWAKE_S]  # woken early, and not put to sleep again
+    soon = now() + 0.01
+    assert await sleeper.punctually(soon)
+    assert asked[1:] == [soon]
     sleeping = asyncio.create_task(sleeper.punctually(now() + 3600))
     await asyncio.sleep(0)
     sleeper.wake_all()
     assert not await sleeping
     assert not await sleeper.punctually(now() + 3600)
+    timers.close()
 
 
 async def test_a_gate_lets_in_as_many_as_it_has_places_first_come_first_served() -> None:
