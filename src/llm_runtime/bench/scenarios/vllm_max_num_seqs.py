@@ -1,4 +1,4 @@
-"""How many requests vLLM should work on at once: `max_num_seqs` from one to as many as there are clients.
+"""How many requests vLLM should work on at once: `max_num_seqs` from a few to as many as there are clients.
 
 More sequences share each step's reading of the weights, until arithmetic or memory takes over. Always the
 same clients: those that the engine does not take wait in the runtime's queue, and their wait is in their
@@ -33,7 +33,7 @@ class Size:
         return {str(value): Engine(value, self.context_tokens, self.cache_bytes) for value in self.values}
 
 
-CPU = Size((8, 1, 32, 4, 16, 2), ClosedLoad(32, 32, 16, rounds=3, requests=68), 256, 256 << 20)
+CPU = Size((16, 128, 4, 64, 8, 32), ClosedLoad(128, 32, 16, rounds=3, requests=272), 256, 256 << 20)
 CPU_QUICK = Size((8, 1), ClosedLoad(8, 32, 8, rounds=1, requests=24), 256, 256 << 20)
 GPU = Size((64, 8, 512, 128, 16, 256, 32), ClosedLoad(512, 256, 128, rounds=3, requests=1024), 2048)
 GPU_QUICK = Size((64, 8), ClosedLoad(64, 256, 32, rounds=1, requests=128), 2048)
