@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, final
 
-from llm_runtime.core.quick import quick
 from llm_runtime.core.word import Word
 
 HIGHEST_PRIORITY = 0
@@ -46,8 +45,8 @@ USUAL_LEVELS: Mapping[PriorityClass, int] = MappingProxyType(
 """What requests of a class mostly have, best class first: those that service tiers stand for."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(init=False, slots=True)
 class TimeLimits:
     """Seconds; None means no such limit. Each is measured by the handle, never by the engine.
 
@@ -59,15 +58,32 @@ class TimeLimits:
         has said that it waits no longer for it.
     """
 
-    queue_s: float | None = None
-    request_s: float | None = 120.0
-    idle_s: float | None = 60.0
-    total_s: float | None = None
-    first_byte_s: float | None = None
+    queue_s: Final[float | None]
+    request_s: Final[float | None]
+    idle_s: Final[float | None]
+    total_s: Final[float | None]
+    first_byte_s: Final[float | None]
+
+    def __init__(
+        self,
+        queue_s: float | None = None,
+        request_s: float | None = 120.0,
+        idle_s: float | None = 60.0,
+        total_s: float | None = None,
+        first_byte_s: float | None = None,
+    ) -> None:
+        self.queue_s = queue_s
+        self.request_s = request_s
+        self.idle_s = idle_s
+        self.total_s = total_s
+        self.first_byte_s = first_byte_s
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+USUAL_LIMITS: Final = TimeLimits()
+
+
+@final
+@dataclass(init=False, slots=True)
 class RuntimeRequest:
     """One validated request.
 
@@ -85,26 +101,71 @@ class RuntimeRequest:
     arrived_at: monotonic; created: Unix seconds.
     """
 
-    id: str
-    model: str
-    kind: EndpointKind
-    body: Mapping[str, Any]
-    arrived_at: float
-    created: int
-    tenant: str = "anonymous"
-    priority: int = DEFAULT_PRIORITY
-    limits: TimeLimits = field(default_factory=TimeLimits)
-    stream: bool = False
-    include_usage: bool = False
-    num_slots: int = 1
-    num_prompt_tokens: int = 1
-    num_prompt_bytes: int = 0
-    max_tokens: int = 1
-    cap_field: str | None = None
-    via: EndpointKind | None = None
-    max_attempts: int | None = None
-    fingerprint: int = 0
-    num_retries: int | None = None
+    id: Final[str]
+    model: Final[str]
+    kind: Final[EndpointKind]
+    body: Final[Mapping[str, Any]]
+    arrived_at: Final[float]
+    created: Final[int]
+    tenant: Final[str]
+    priority: Final[int]
+    limits: Final[TimeLimits]
+    stream: Final[bool]
+    include_usage: Final[bool]
+    num_slots: Final[int]
+    num_prompt_tokens: Final[int]
+    num_prompt_bytes: Final[int]
+    max_tokens: Final[int]
+    cap_field: Final[str | None]
+    via: Final[EndpointKind | None]
+    max_attempts: Final[int | None]
+    fingerprint: Final[int]
+    num_retries: Final[int | None]
+
+    def __init__(  # noqa: PLR0913 - a record, made by name
+        self,
+        *,
+        id: str,
+        model: str,
+        kind: EndpointKind,
+        body: Mapping[str, Any],
+        arrived_at: float,
+        created: int,
+        tenant: str = "anonymous",
+        priority: int = DEFAULT_PRIORITY,
+        limits: TimeLimits = USUAL_LIMITS,
+        stream: bool = False,
+        include_usage: bool = False,
+        num_slots: int = 1,
+        num_prompt_tokens: int = 1,
+        num_prompt_bytes: int = 0,
+        max_tokens: int = 1,
+        cap_field: str | None = None,
+        via: EndpointKind | None = None,
+        max_attempts: int | None = None,
+        fingerprint: int = 0,
+        num_retries: int | None = None,
+    ) -> None:
+        self.id = id
+        self.model = model
+        self.kind = kind
+        self.body = body
+        self.arrived_at = arrived_at
+        self.created = created
+        self.tenant = tenant
+        self.priority = priority
+        self.limits = limits
+        self.stream = stream
+        self.include_usage = include_usage
+        self.num_slots = num_slots
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_prompt_bytes = num_prompt_bytes
+        self.max_tokens = max_tokens
+        self.cap_field = cap_field
+        self.via = via
+        self.max_attempts = max_attempts
+        self.fingerprint = fingerprint
+        self.num_retries = num_retries
 
     @property
     def endpoint(self) -> EndpointKind:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol, final
 
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
-from llm_runtime.core.quick import quick
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.wire.messages import TEXT_ONLY
 
@@ -62,41 +61,71 @@ class BackendInfo:
         return (self.model,) if self.models is None else self.models
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(init=False, slots=True)
 class BackendStatus:
     """state, and in words why, where it is not READY (for health answers; no paths, no secrets).
 
     fail_fast: it may come back, but nobody knows when: requests are refused instead of kept waiting.
     """
 
-    state: BackendState
-    reason: str | None = None
-    fail_fast: bool = False
+    state: Final[BackendState]
+    reason: Final[str | None]
+    fail_fast: Final[bool]
+
+    def __init__(
+        self,
+        state: BackendState,
+        reason: str | None = None,
+        fail_fast: bool = False,
+    ) -> None:
+        self.state = state
+        self.reason = reason
+        self.fail_fast = fail_fast
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(init=False, slots=True)
 class Work:
     """One request and the slots granted for it. send_once: no attempt is left, not even for a connection
     that turns out to have been closed before the request reached it."""
 
-    request: RuntimeRequest
-    lease: Lease
-    send_once: bool = False
+    request: Final[RuntimeRequest]
+    lease: Final[Lease]
+    send_once: Final[bool]
+
+    def __init__(
+        self,
+        request: RuntimeRequest,
+        lease: Lease,
+        send_once: bool = False,
+    ) -> None:
+        self.request = request
+        self.lease = lease
+        self.send_once = send_once
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(init=False, slots=True)
 class Finished:
     """The last item of a stream. reason: OpenAI's finish reason (of choice 0).
 
     failed: the engine's answer is whole, was passed on, and says itself that it failed.
     """
 
-    usage: Usage
-    reason: str
-    failed: bool = False
+    usage: Final[Usage]
+    reason: Final[str]
+    failed: Final[bool]
+
+    def __init__(
+        self,
+        usage: Usage,
+        reason: str,
+        failed: bool = False,
+    ) -> None:
+        self.usage = usage
+        self.reason = reason
+        self.failed = failed
 
 
 Sink = Callable[[bytes], bool]

@@ -31,7 +31,9 @@ def ask(number: int, at_s: float = 0.0, *, prompt: int = 10, output: int = 4, **
 def job(number: int = 0, **fields: Any) -> Job:
     """One that no simulation knows of, for engines alone."""
     asked = ask(number, **fields)
-    request = RuntimeRequest(str(number), "m", EndpointKind.CHAT, {}, 0.0, 0)
+    request = RuntimeRequest(
+        id=str(number), model="m", kind=EndpointKind.CHAT, body={}, arrived_at=0.0, created=0
+    )
     return Job(asked, request)
 
 

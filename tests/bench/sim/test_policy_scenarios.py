@@ -91,7 +91,14 @@ def test_leaving_the_others_out_changes_nothing_for_the_small_tenant() -> None:
 
 def predicted(asks: Sequence[Ask], from_share: float) -> list[float]:
     predict = shortest.opposite(asks, from_share=from_share)
-    return [predict(RuntimeRequest(str(ask.number), "m", EndpointKind.CHAT, {}, 0.0, 0)) for ask in asks]
+    return [
+        predict(
+            RuntimeRequest(
+                id=str(ask.number), model="m", kind=EndpointKind.CHAT, body={}, arrived_at=0.0, created=0
+            )
+        )
+        for ask in asks
+    ]
 
 
 def test_the_wrong_predictor_is_wrong_from_where_it_says() -> None:
