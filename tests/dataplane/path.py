@@ -13,8 +13,8 @@ from llm_runtime.core.clock import Clock, SystemClock
 from llm_runtime.core.errors import BackendError, LLMRuntimeError
 from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
 from llm_runtime.engines.base import Work
-from llm_runtime.engines.child_backend import StreamRun
 from llm_runtime.engines.http_stream import EngineCall, HttpStream
+from llm_runtime.engines.stream_run import StreamRun
 from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.routing.policies.least_load import LeastLoad
 from llm_runtime.routing.router import Router

@@ -120,7 +120,7 @@ class Rig:
         request = client.request
         try:
             permit = await self.runtime.admit(request)
-            async with self.runtime.submit(request, permit) as client.handle:
+            with self.runtime.submit(request, permit) as client.handle:
                 if isinstance(client.handle, CompletionHandle):
                     client.received.append(await client.handle.result())
                     await client.gate.wait()

@@ -233,9 +233,9 @@ async def test_a_request_that_cannot_be_queued_has_an_end_as_well() -> None:
 
     async with rig(scheduler=Choosy()) as r:
         request = r.request("one")
-        with pytest.raises(ValueError, match="not this one"):
-            async with r.runtime.submit(request, await r.runtime.admit(request)):
-                pass
+        permit = await r.runtime.admit(request)
+        with pytest.raises(ValueError, match="not this one"), r.runtime.submit(request, permit):
+            pass
         assert r.runtime.num_active == 0
     assert r.recorder.ends("one") == [(Outcome.FAILED, "internal_error")]
 

@@ -209,7 +209,7 @@ async def test_news_after_the_end_changes_nothing() -> None:
 async def test_a_block_left_without_an_end_is_a_cancellation() -> None:
     async with rig() as r:
         request = r.request("left")
-        async with r.runtime.submit(request, await r.runtime.admit(request)):
+        with r.runtime.submit(request, await r.runtime.admit(request)):
             pass
         assert r.backend.streams[0].cancelled
     assert r.recorder.ends("left") == [(Outcome.CANCELLED, "client_gone")]
@@ -253,9 +253,9 @@ def test_an_engines_error_ends_the_request(error: LLMRuntimeError, after_commit:
 async def test_a_crash_in_our_own_code_is_a_failure_and_frees_the_slot() -> None:
     async with rig() as r:
         request = r.request("one")
-        with pytest.raises(ZeroDivisionError):
-            async with r.runtime.submit(request, await r.runtime.admit(request)):
-                _ = 1 / 0
+        permit = await r.runtime.admit(request)
+        with pytest.raises(ZeroDivisionError), r.runtime.submit(request, permit):
+            _ = 1 / 0
         assert r.backend.streams[0].cancelled
     assert r.recorder.ends("one") == [(Outcome.FAILED, "internal_error")]
 

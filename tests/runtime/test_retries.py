@@ -288,7 +288,7 @@ async def test_preempted_while_a_comment_is_being_sent() -> None:
     scheduler = Preempting()
     async with rig(ScriptedBackend(slots=1), scheduler=scheduler) as r:
         request = r.request("low")
-        async with r.runtime.submit(request, await r.runtime.admit(request)) as handle:
+        with r.runtime.submit(request, await r.runtime.admit(request)) as handle:
             scheduler.preempt = ("low",)
             r.play(r.request("high"))
             await asyncio.sleep(0)

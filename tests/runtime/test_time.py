@@ -244,7 +244,7 @@ async def test_news_after_a_long_silence_have_their_time_to_be_read() -> None:
     """The last write was long ago; the stall begins with this one."""
     async with rig(limits=LimitsConfig(keep_alive_interval_s=None, write_stall_timeout_s=5)) as r:
         request = r.request("one")
-        async with r.runtime.submit(request, await r.runtime.admit(request)) as handle:
+        with r.runtime.submit(request, await r.runtime.admit(request)) as handle:
             pulling = asyncio.ensure_future(handle.pull())
             await asyncio.sleep(502.5)
             (await r.backend.got(0)).fail(ClientGone("x"))
@@ -261,7 +261,7 @@ async def test_the_news_of_an_error_has_a_limit_as_well() -> None:
         request = r.request("one", limits=TimeLimits(idle_s=60))
 
         async def play() -> None:
-            async with r.runtime.submit(request, await r.runtime.admit(request)) as handle:
+            with r.runtime.submit(request, await r.runtime.admit(request)) as handle:
                 await handle.pull()
                 with pytest.raises(DeadlineExceeded):
                     await handle.pull()

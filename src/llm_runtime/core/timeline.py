@@ -11,9 +11,11 @@ All instants are monotonic seconds. Definitions follow `vllm bench serve` where 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
+from typing import Final
 
-ITL_BUCKETS_S = (
+ITL_BUCKETS_S: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0, 60.0,
 )  # fmt: skip
 
@@ -22,6 +24,9 @@ class Timeline:
     """Mutable while the request lives; written only by the request's own task and the dispatcher."""
 
     __slots__ = (
+        "_above_s",
+        "_bucket",
+        "_up_to_s",
         "arrived_at",
         "dispatched_at",
         "finished_at",
@@ -41,6 +46,9 @@ class Timeline:
         self.finished_at: float | None = None
         self.itl_counts: list[int] | None = None
         self.itl_sum_s = 0.0
+        # Gaps are alike: that of the last one is mostly the bucket of the next.
+        self._bucket = 0
+        self._above_s = self._up_to_s = 0.0
 
     def token(self, now: float) -> None:
         """Notes that a wake-up brought at least one token."""
@@ -53,8 +61,15 @@ class Timeline:
         if counts is None:
             counts = self.itl_counts = [0] * (len(ITL_BUCKETS_S) + 1)
         gap = now - last
-        counts[bisect_left(ITL_BUCKETS_S, gap)] += 1
+        if not self._above_s < gap <= self._up_to_s:
+            self._find_bucket(gap)
+        counts[self._bucket] += 1
         self.itl_sum_s += gap
+
+    def _find_bucket(self, gap: float) -> None:
+        self._bucket = bucket = bisect_left(ITL_BUCKETS_S, gap)
+        self._above_s = ITL_BUCKETS_S[bucket - 1] if bucket else -math.inf
+        self._up_to_s = ITL_BUCKETS_S[bucket] if bucket < len(ITL_BUCKETS_S) else math.inf
 
     @property
     def queue_wait_s(self) -> float | None:

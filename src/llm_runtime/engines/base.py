@@ -128,8 +128,9 @@ class Finished:
         self.failed = failed
 
 
-Sink = Callable[[bytes], bool]
-"""Takes bytes on their way to the client, never blocks. False: no more until the stream is pulled again."""
+Sink = Callable[[bytes, bytes | None], bool]
+"""Takes bytes on their way to the client, never blocks. False: no more until the stream is pulled again. The
+second: the same as one chunk of HTTP, where they came as one, so that nobody need write it anew."""
 
 
 class EngineStream(Protocol):

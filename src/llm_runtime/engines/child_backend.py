@@ -13,8 +13,9 @@ import structlog
 
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendCrashed, BackendUnavailable
-from llm_runtime.engines.base import BackendInfo, BackendState, BackendStatus, EngineStream, Work
+from llm_runtime.engines.base import BackendInfo, BackendState, BackendStatus, Work
 from llm_runtime.engines.config import SupervisionConfig
+from llm_runtime.engines.stream_run import OpenStream, StreamRun
 from llm_runtime.engines.supervisor import Engine, Supervisor
 
 log = structlog.get_logger(__name__)
@@ -31,12 +32,6 @@ class EngineHost:
     clock: Clock
     environ: Mapping[str, str]
     state_dir: Path
-
-
-class OpenStream(EngineStream, Protocol):
-    def cancel(self) -> None:
-        """As `Run.cancel`."""
-        ...
 
 
 class EngineLife(Engine, Protocol):
@@ -69,19 +64,6 @@ L = TypeVar("L", bound=EngineLife)
 def hung() -> BackendCrashed:
     """What requests end with whose engine was given up."""
     return BackendCrashed("The engine hung while it was working on the request.")
-
-
-class StreamRun:
-    """`base.Run` over independent streams: for engines that batch by themselves."""
-
-    def __init__(self, streams: Mapping[str, OpenStream]) -> None:
-        self._streams = streams
-
-    def stream(self, request_id: str) -> EngineStream:
-        return self._streams[request_id]
-
-    def cancel(self, request_id: str) -> None:
-        self._streams[request_id].cancel()
 
 
 class ChildBackend(Generic[L]):

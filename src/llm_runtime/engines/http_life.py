@@ -12,9 +12,10 @@ from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendCrashed, BackendError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.engines.base import Work
-from llm_runtime.engines.child_backend import OpenStream, hung
+from llm_runtime.engines.child_backend import hung
 from llm_runtime.engines.http_stream import EngineCall, HttpStream
 from llm_runtime.engines.process import EngineProcess, ExitReport
+from llm_runtime.engines.stream_run import OpenStream
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.engines.watchdog import WorkLedger, watch

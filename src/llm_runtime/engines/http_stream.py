@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol, final
 
 import orjson
 
 from llm_runtime.core.errors import BackendError, BackendProtocolError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
-from llm_runtime.core.quick import quick
 from llm_runtime.engines.base import Finished, Sink
 from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.wire.answers import AnswerReader, AssembledReply
@@ -26,8 +25,8 @@ from llm_runtime.wire.relay import StreamRelay
 MAX_ERROR_BODY_BYTES = 64 * 1024
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(init=False, slots=True)
 class EngineCall:
     """What is sent, and how the answer is read.
 
@@ -37,14 +36,35 @@ class EngineCall:
     send_once: not even again where the connection had been closed before the request reached it.
     """
 
-    path: str
-    body: bytes
-    options: RelayOptions
-    assemble: bool = False
-    reader: Callable[[bytes | None], AnswerReader] | None = None
-    refusal: Callable[[Exchange, bytes], LLMRuntimeError] | None = None
-    headers: Mapping[str, str] | None = None
-    send_once: bool = False
+    path: Final[str]
+    body: Final[bytes]
+    options: Final[RelayOptions]
+    assemble: Final[bool]
+    reader: Final[Callable[[bytes | None], AnswerReader] | None]
+    refusal: Final[Callable[[Exchange, bytes], LLMRuntimeError] | None]
+    headers: Final[Mapping[str, str] | None]
+    send_once: Final[bool]
+
+    def __init__(
+        self,
+        path: str,
+        body: bytes,
+        options: RelayOptions,
+        *,
+        assemble: bool = False,
+        reader: Callable[[bytes | None], AnswerReader] | None = None,
+        refusal: Callable[[Exchange, bytes], LLMRuntimeError] | None = None,
+        headers: Mapping[str, str] | None = None,
+        send_once: bool = False,
+    ) -> None:
+        self.path = path
+        self.body = body
+        self.options = options
+        self.assemble = assemble
+        self.reader = reader
+        self.refusal = refusal
+        self.headers = headers
+        self.send_once = send_once
 
 
 class StreamOwner(Protocol):
@@ -100,11 +120,13 @@ class HttpStream:
         self._call = call
         self._owner = owner
         self._reader: AnswerReader | None = None
+        self._relay: StreamRelay | None = None
+        """The reader, if it is one."""
+        if call.reader is None:
+            self._read_by(AssembledReply(call.options) if call.assemble else StreamRelay(call.options))
         self._sink: Sink | None = None
         self._held: bytes | Exception | None = None
         self._failure: LLMRuntimeError | None = None
-        if call.reader is None:
-            self._reader = AssembledReply(call.options) if call.assemble else StreamRelay(call.options)
         self._has_head = False
         self._released = False
         self._refused = False
@@ -122,15 +144,11 @@ class HttpStream:
         try:
             if self._failure is not None:
                 raise self._failure
-            if self.exchange is None:
-                call = self._call
-                again = _never if call.send_once else self._owner.same_process
-                self.exchange = self._upstream.request("POST", call.path, call.body, call.headers, again)
-                if self._poked:
-                    self.exchange.poke()
             exchange = self.exchange
+            if exchange is None:
+                exchange = self._ask()
             if not self._has_head:
-                if not await exchange.head():
+                if not exchange.status and not await exchange.head():
                     return b""
                 self._has_head = True
                 if exchange.status != 200:
@@ -138,55 +156,83 @@ class HttpStream:
                     raise await self._refusal(exchange)
             reader = self._reader
             if reader is None:
-                assert self._call.reader is not None
-                reader = self._reader = self._call.reader(exchange.headers.get(b"content-type"))
-            return await self._read(exchange, reader)
+                reader = self._chosen_reader(exchange)
+            push = self._pushed if self._sink is not None else None
+            while True:
+                data = exchange.ready()
+                if data is None and not exchange.at_end:
+                    data = await exchange.read(push)
+                if data == b"":
+                    held, self._held = self._held, None
+                    if isinstance(held, Exception):
+                        raise held
+                    if held is None:
+                        return b""
+                    out = held
+                else:
+                    out = reader.eof() if data is None else reader.feed(data)
+                    self._note(reader)
+                if reader.done:
+                    self._end(reader)
+                    return out if out else self._finish()
+                self._failure = reader.failure  # to be raised next, whether more arrives or not
+                if out:
+                    return out
         except LLMRuntimeError as error:
             raise self._failed(error) from error.__cause__
 
-    async def _read(self, exchange: Exchange, reader: AnswerReader) -> bytes | Finished:
-        push = self._pushed if self._sink is not None else None
-        while True:
-            data = await exchange.read(push)
-            if data == b"":
-                held, self._held = self._held, None
-                if isinstance(held, Exception):
-                    raise held
-                if held is None:
-                    return b""
-                out = held
-            else:
-                out = reader.eof() if data is None else reader.feed(data)
-                self._note(reader)
-            if reader.done:
-                self._end(reader)
-                return out if out else self._finish()
-            self._failure = reader.failure  # to be raised next, whether more arrives or not
-            if out:
-                return out
+    def _ask(self) -> Exchange:
+        call = self._call
+        again = _never if call.send_once else self._owner.same_process
+        exchange = self.exchange = self._upstream.request("POST", call.path, call.body, call.headers, again)
+        if self._poked:
+            exchange.poke()
+        return exchange
+
+    def _chosen_reader(self, exchange: Exchange) -> AnswerReader:
+        choose = self._call.reader
+        assert choose is not None
+        return self._read_by(choose(exchange.headers.get(b"content-type")))
+
+    def _read_by(self, reader: AnswerReader) -> AnswerReader:
+        self._reader = reader
+        if isinstance(reader, StreamRelay):
+            self._relay = reader
+        return reader
 
     def push_to(self, sink: Sink | None) -> None:
         self._sink = sink
 
-    def _pushed(self, data: bytes) -> bool:
-        """From the connection's callback, while the task waits in `_read`. Whatever is not simply one
+    def _pushed(self, data: bytes, chunk: bytes | None) -> bool:
+        """From the connection's callback, while the task waits in `__anext__`. Whatever is not simply one
         more part of the answer is left to the task, with what was made of the data."""
-        reader, sink = self._reader, self._sink
-        assert reader is not None
+        relay, sink = self._relay, self._sink
         assert sink is not None
         try:
-            out = reader.feed(data)
+            if relay is None:
+                return self._pushed_to(self._reader, sink, data)
+            out = relay.feed(data)
             self._owner.progressed()
-            self.has_token = reader.has_token
-            if self.first_token_at is None and reader.has_token:
-                self.first_token_at = self._owner.first_token(self, whole=reader.done)
-            if reader.done or reader.failure is not None:
+            self.has_token = relay.has_token
+            if self.first_token_at is None and relay.has_token:
+                self.first_token_at = self._owner.first_token(self, whole=relay.done)
+            if relay.done or relay.failure is not None:
                 self._held = out
                 return False
-            return not out or sink(out)
+            return not out or sink(out, chunk if out is data else None)
         except Exception as error:
             self._held = error
             return False
+
+    def _pushed_to(self, reader: AnswerReader | None, sink: Sink, data: bytes) -> bool:
+        """The same for readers of other dialects."""
+        assert reader is not None
+        out = reader.feed(data)
+        self._note(reader)
+        if reader.done or reader.failure is not None:
+            self._held = out
+            return False
+        return not out or sink(out, None)
 
     def _note(self, reader: AnswerReader) -> None:
         self._owner.progressed()

@@ -1,6 +1,6 @@
 """`RequestHandle`: what the request's own task holds of its request, from the queue to the last byte.
 
-`async with runtime.submit(request, permit) as handle` owns the request. Leaving the block, in whatever
+`with runtime.submit(request, permit) as handle` owns the request. Leaving the block, in whatever
 way, settles the outcome exactly once and asks the engine to stop if it is still working. Only the task
 that entered may pull; everybody else leaves a note (`fail`, `preempt`, the timer) and wakes it.
 """
@@ -52,7 +52,7 @@ class RequestHandle:
         self.lease: Lease | None = None
         self.attempts = Attempts()
         self._dispatcher = dispatcher
-        self._clock = clock
+        self._now = clock.now
         self._settle = settle
         self._pace = Pace(request, self.timeline, keep_alive_s=keep_alive_s, write_stall_s=write_stall_s)
         self._run: Run | None = None
@@ -67,19 +67,19 @@ class RequestHandle:
 
     # ---- owning
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
-        self._pace.engine_at = self._pace.client_at = now = self._clock.now()
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(loop)
+        self._pace.engine_at = self._pace.client_at = now = self._now()
         try:
             self._dispatcher.enqueue(self)
         except BaseException as error:
             self._end(error)
             raise
-        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(self._pace.first_look_at - now, 0.0), self._on_timer)
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Never suspends, so nothing can come between the last write and the books."""
@@ -92,12 +92,20 @@ class RequestHandle:
         self._end(error)
         return swallow
 
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self.__exit__(kind, error, trace)
+
     def _end(self, error: BaseException | None) -> None:
         self._task = None
         if self._timer is not None:
             self._timer.cancel()
         self._abandon()
-        self.timeline.finished_at = self._clock.now()
+        self.timeline.finished_at = self._now()
         outcome, reason = self._outcome(error)
         self._judge(outcome)
         counts = self.timeline.itl_counts
@@ -126,9 +134,10 @@ class RequestHandle:
     def _judge(self, outcome: Outcome) -> None:
         """What the end says of the engine, unless its own failure has said it."""
         if self.lease is not None and not self.attempts.judged:
-            error = self._error or ClientGone("It was left.")
-            whole = outcome is Outcome.COMPLETED or self.finished is not None
-            self._dispatcher.failover.ended(self.request, self.lease, self.attempts, None if whole else error)
+            error = None
+            if outcome is not Outcome.COMPLETED and self.finished is None:
+                error = self._error or ClientGone("It was left.")
+            self._dispatcher.failover.ended(self.request, self.lease, self.attempts, error)
 
     @property
     def usage(self) -> Usage | None:
@@ -163,7 +172,7 @@ class RequestHandle:
                 self._push_to(None if sink is None else self._pass)
             item = await stream.__anext__()
         except LLMRuntimeError as error:
-            pace.client_at = self._clock.now()  # what is sent now is the news of this
+            pace.client_at = self._now()  # what is sent now is the news of this
             if not self._may_retry(error):
                 raise
             self._requeue()
@@ -176,17 +185,22 @@ class RequestHandle:
             self._note(stream)
         return item
 
-    def _pass(self, data: bytes) -> bool:
+    def _pass(self, data: bytes, chunk: bytes | None) -> bool:
         """Bytes that do not wait for the task: from the engine's callback to the client."""
-        assert self._stream is not None
-        assert self._sink is not None
-        self._note(self._stream)
-        return self._sink(data)
+        stream, sink, pace = self._stream, self._sink, self._pace
+        assert stream is not None
+        assert sink is not None
+        if pace.begun and stream.has_token and self.timeline.first_token_at is not None:  # nearly always
+            pace.engine_at = pace.client_at = now = self._now()
+            self.timeline.token(now)
+        else:
+            self._note(stream)
+        return sink(data, chunk)
 
     def _note(self, stream: EngineStream) -> None:
         """What every item means, on whichever way it goes on."""
         pace = self._pace
-        pace.engine_at = pace.client_at = now = self._clock.now()
+        pace.engine_at = pace.client_at = now = self._now()
         if not pace.begun:
             self._begin()
         if stream.has_token:
@@ -212,7 +226,7 @@ class RequestHandle:
 
     def _raise(self) -> NoReturn:
         assert self._error is not None
-        self._pace.client_at = self._clock.now()
+        self._pace.client_at = self._now()
         self._abandon()
         raise self._error
 
@@ -312,7 +326,7 @@ class RequestHandle:
         self._timer = loop.call_later(self._pace.look_in_s(now), self._on_timer)
 
     def _on_timer(self) -> None:
-        now = self._clock.now()
+        now = self._now()
         for what in self._pace.passed(now):
             if what is Due.KEEP_ALIVE:
                 self._pace.client_at = now

@@ -206,14 +206,14 @@ class Cycle:
         self._start(status, headers)
         self._end(body)
 
-    def write(self, data: bytes) -> bool:
+    def write(self, data: bytes, chunk: bytes | None = None) -> bool:
         """One piece of the body of a reply that was started; False when the client reads slowly, and
-        nothing more should come before `drained`."""
+        nothing more should come before `drained`. chunk: the same in chunked coding, where that exists."""
         if self.disconnected:
             return True
         wire = self._wire
         if self._chunked and data and not self._head:  # nearly always
-            wire.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            wire.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunk is None else chunk)
             return not wire.write_paused
         data = self._framed(data)
         if self._head:

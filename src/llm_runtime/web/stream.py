@@ -28,8 +28,9 @@ class Pullable(Protocol):
     async def pull(self, sink: Sink | None = None) -> Any: ...
 
 
-Sink = Callable[[bytes], bool]
-"""What `pull` may give bytes to while it waits; False: the client reads slowly."""
+Sink = Callable[[bytes, bytes | None], bool]
+"""What `pull` may give bytes to while it waits, and the same as one HTTP chunk where they came as one.
+False: the client reads slowly."""
 
 
 class EventDialect(Protocol):

@@ -125,7 +125,7 @@ def really(
             try:
                 handle = runtime.submit(request, await runtime.admit(request))
                 assert isinstance(handle, StreamingHandle)
-                async with handle:
+                with handle:
                     while handle.finished is None:
                         await handle.pull()
             except LLMRuntimeError as error:

@@ -15,9 +15,9 @@ from llm_runtime.core.errors import BackendCrashed
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.base import Work
-from llm_runtime.engines.child_backend import OpenStream
 from llm_runtime.engines.llama_cpp.life import EngineLife
 from llm_runtime.engines.process import ExitReport, ProcessSpec
+from llm_runtime.engines.stream_run import OpenStream
 from llm_runtime.engines.upstream import Upstream
 from tests.engines.driving import make_request
 from tests.engines.upstream.stubs import CHUNKED, Peer, chunk, stub

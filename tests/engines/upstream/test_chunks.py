@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llm_runtime.core.errors import BackendProtocolError
 from llm_runtime.engines.upstream.exchange import Exchange
-from llm_runtime.engines.upstream.protocol import Connection, Limits, lone_chunk
+from llm_runtime.engines.upstream.protocol import MAX_CHUNK_BYTES, Connection, Limits, lone_chunk
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -73,7 +73,7 @@ async def read(reads: list[bytes], *, pushed: bool) -> tuple[bytes, int]:
     connection, exchange = connected(home)
     parts: list[bytes] = []
 
-    def push(data: bytes) -> bool:
+    def push(data: bytes, _: bytes | None) -> bool:
         parts.append(data)
         return True
 
@@ -127,8 +127,11 @@ async def test_a_chunk_that_comes_alone_is_pushed_unparsed() -> None:
     connection._parser = watched
     pushed: list[bytes] = []
 
-    def push(data: bytes) -> bool:
+    chunks: list[bytes | None] = []
+
+    def push(data: bytes, chunk: bytes | None) -> bool:
         pushed.append(data)
+        chunks.append(chunk)
         return True
 
     connection.data_received(HEAD)
@@ -137,6 +140,7 @@ async def test_a_chunk_that_comes_alone_is_pushed_unparsed() -> None:
     for data in (b"1\r\na\r\n", b"2\r\nbc\r\n", b"1\r\nd\r\n1\r\ne\r\n", b"1\r\nf\r\n"):
         connection.data_received(data)
     assert pushed == [b"a", b"bc", b"de", b"f"]
+    assert chunks == [None, b"2\r\nbc\r\n", None, b"1\r\nf\r\n"]
     assert fed == [HEAD, b"1\r\na\r\n", b"1\r\nd\r\n1\r\ne\r\n"]  # the first has to be learnt from
     connection.data_received(LAST)
     assert await reader is None
@@ -145,15 +149,23 @@ async def test_a_chunk_that_comes_alone_is_pushed_unparsed() -> None:
 @pytest.mark.parametrize(
     "data",
     [b"", b"\r\n", b"2\r\na\r\n", b"1\r\na\r\n1", b"1\r\na\n\n", b"+1\r\na\r\n", b"0x1\r\na\r\n", b"1_0\r\n",
-     b" 1\r\na\r\n", b"0\r\n\r\n", b"1;e\r\na\r\n", b"1\r\nab\r\n", b"0000001\r\na\r\n", b"g\r\na\r\n"],
+     b" 1\r\na\r\n", b"0\r\n\r\n", b"1;e\r\na\r\n", b"1\r\nab\r\n", b"0000001\r\na\r\n", b"g\r\na\r\n",
+     b"A\r\n0123456789\r\n", b"004\r\n\r\n\r\n\r\n"],
 )  # fmt: skip
 def test_what_is_no_lone_chunk_is_the_parsers(data: bytes) -> None:
     assert lone_chunk(data) is None
 
 
 def test_the_inside_of_a_lone_chunk() -> None:
-    assert lone_chunk(b"A\r\n0123456789\r\n") == b"0123456789"
-    assert lone_chunk(b"004\r\n\r\n\r\n\r\n") == b"\r\n\r\n"
+    assert lone_chunk(b"a\r\n0123456789\r\n") == b"0123456789"
+    assert lone_chunk(b"4\r\n\r\n\r\n\r\n") == b"\r\n\r\n"
+
+
+def test_a_lone_chunk_of_any_length_is_known_by_its_head() -> None:
+    for num_bytes in range(1, 5000):
+        inside = b"x" * num_bytes
+        chunk = b"%x\r\n%b\r\n" % (num_bytes, inside)
+        assert lone_chunk(chunk) == (inside if len(chunk) <= MAX_CHUNK_BYTES else None)
 
 
 async def test_an_answer_that_is_too_large_is_still_one() -> None:
@@ -161,7 +173,7 @@ async def test_an_answer_that_is_too_large_is_still_one() -> None:
     home.limits = Limits(max_head_bytes=100, max_body_bytes=1000)
     connection, exchange = connected(home)
     connection.data_received(HEAD)
-    reader = asyncio.ensure_future(exchange.read(lambda data: True))
+    reader = asyncio.ensure_future(exchange.read(lambda data, _chunk: True))
     await asyncio.sleep(0)
     for _ in range(20):
         connection.data_received(b"64\r\n%b\r\n" % (b"x" * 100))

@@ -13,7 +13,6 @@ import orjson
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.base import Work
-from llm_runtime.engines.child_backend import OpenStream
 from llm_runtime.engines.http_life import Failing, HttpLife
 from llm_runtime.engines.http_stream import EngineCall
 from llm_runtime.engines.llama_cpp.calls import engine_call
@@ -23,6 +22,7 @@ from llm_runtime.engines.llama_cpp.slots import TAGS, SlotWatch
 from llm_runtime.engines.llama_cpp.step_stream import StepStream
 from llm_runtime.engines.llama_cpp.steps import steps_for
 from llm_runtime.engines.process import EngineProcess
+from llm_runtime.engines.stream_run import OpenStream
 from llm_runtime.engines.upstream.client import Upstream
 
 PROBE_INTERVAL_S = 0.05

@@ -12,9 +12,8 @@ import structlog
 
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import LLMRuntimeError
-from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, BackendState, BackendStatus, Batching, Work
-from llm_runtime.engines.child_backend import StreamRun
 from llm_runtime.engines.config import OpenAIConfig
 from llm_runtime.engines.http_stream import HttpStream
 from llm_runtime.engines.openai.calls import upstream_body, upstream_call
@@ -23,6 +22,7 @@ from llm_runtime.engines.openai.probe import Probe
 from llm_runtime.engines.openai.refusals import refusal
 from llm_runtime.engines.openai.target import Target, endpoints_of
 from llm_runtime.engines.openai.watch import UpstreamWatch
+from llm_runtime.engines.stream_run import StreamRun
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.protocol import Limits
 
@@ -57,7 +57,7 @@ class OpenAIBackend:
         self._configured = configured_names(model_name, config.models)
         self._names: Mapping[str, str] = self._configured
         self._default_max_tokens = default_max_tokens
-        self._clock = clock
+        self._now = clock.now
         self._upstream = Upstream(
             self._target.address,
             self._target.headers,
@@ -71,6 +71,8 @@ class OpenAIBackend:
             on_models=self._models_listed,
             on_change=self._changed,
         )
+        self._paths = {kind: self._target.path(kind) for kind in EndpointKind}
+        self._refusing = partial(refusal, upstream=self._target.name)
         self._streams: set[HttpStream] = set()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -153,10 +155,9 @@ class OpenAIBackend:
         request = work.request
         name = self._names.get(request.model, request.model)
         body = upstream_body(request, name, self._default_max_tokens)
-        refused = partial(refusal, upstream=self._target.name)
-        call = upstream_call(request, self._target.path(request.kind), body, refused)
-        if work.send_once:
-            call = replace(call, send_once=True)
+        call = upstream_call(
+            request, self._paths[request.kind], body, self._refusing, send_once=work.send_once
+        )
         stream = HttpStream(self._upstream, call, work.lease, self)
         self._streams.add(stream)
         return stream
@@ -167,13 +168,13 @@ class OpenAIBackend:
     # ---- `StreamOwner`
 
     def first_token(self, stream: HttpStream, *, whole: bool) -> float:
-        return self._clock.now()
+        return self._now()
 
     def same_process(self) -> bool:
         return not self._closed
 
     def progressed(self) -> None:
-        self._watch.progressed_at = self._clock.now()
+        self._watch.progressed_at = self._now()
 
     def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
         self._watch.doubt()

@@ -7,22 +7,26 @@ Every field of the client's goes on; the upstream judges them. Only ours are cha
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.http_stream import EngineCall
+from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.wire.answers import AnswerReader, WholeBody, generation_reader, is_json
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.plain_bodies import plain_reply
 from llm_runtime.wire.typed_bodies import typed_stream_of_body
 from llm_runtime.wire.typed_events import TypedEventRelay
 
-_GENERATIONS = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
-_PREFIXES = {EndpointKind.CHAT: "chatcmpl", EndpointKind.COMPLETIONS: "cmpl"}
+Refusing = Callable[[Exchange, bytes, RuntimeRequest], LLMRuntimeError]
+
+_GENERATIONS: Final = frozenset({EndpointKind.CHAT, EndpointKind.COMPLETIONS})
+_PREFIXES: Final = {EndpointKind.CHAT: "chatcmpl", EndpointKind.COMPLETIONS: "cmpl"}
+_NO_MEMBERS: Final[frozenset[str]] = frozenset()
 
 
 def upstream_body(request: RuntimeRequest, name: str, default_cap: int | None) -> dict[str, Any]:
@@ -41,29 +45,44 @@ def upstream_body(request: RuntimeRequest, name: str, default_cap: int | None) -
 
 
 def upstream_call(
-    request: RuntimeRequest, path: str, body: dict[str, Any], refusal: Callable[..., Any]
+    request: RuntimeRequest, path: str, body: dict[str, Any], refusing: Refusing, *, send_once: bool = False
 ) -> EngineCall:
-    """refusal: of an exchange, its body and the request."""
-    options = _options(request)
+    """refusing: makes an error of an exchange, its body and the request."""
+    asked = _Asked(request, _options(request), refusing)
     return EngineCall(
         path,
         orjson.dumps(body),
-        options,
-        reader=partial(_reader, options, request.stream),
-        refusal=lambda exchange, answer: refusal(exchange, answer, request),
+        asked.options,
+        reader=asked.reader,
+        refusal=asked.refusal,
         headers={"x-request-id": request.id},
+        send_once=send_once,
     )
 
 
-def _reader(options: RelayOptions, stream: bool, content_type: bytes | None) -> AnswerReader:
-    if options.kind in _GENERATIONS:
-        return generation_reader(options, stream=stream, content_type=content_type)
-    estimate = Usage(options.prompt_tokens_estimate, 0, estimated=True)
-    if not stream:
-        return WholeBody(lambda raw: plain_reply(raw, options), estimate)
-    if is_json(content_type):
-        return WholeBody(lambda raw: typed_stream_of_body(raw, options), estimate, streams=True)
-    return TypedEventRelay(options)
+class _Asked:
+    """One request, as its answer has to be read."""
+
+    __slots__ = ("_refusing", "_request", "options")
+
+    def __init__(self, request: RuntimeRequest, options: RelayOptions, refusing: Refusing) -> None:
+        self.options = options
+        self._request = request
+        self._refusing = refusing
+
+    def refusal(self, exchange: Exchange, body: bytes) -> LLMRuntimeError:
+        return self._refusing(exchange, body, self._request)
+
+    def reader(self, content_type: bytes | None) -> AnswerReader:
+        options, stream = self.options, self._request.stream
+        if options.kind in _GENERATIONS:
+            return generation_reader(options, stream=stream, content_type=content_type)
+        estimate = Usage(options.prompt_tokens_estimate, 0, estimated=True)
+        if not stream:
+            return WholeBody(lambda raw: plain_reply(raw, options), estimate)
+        if is_json(content_type):
+            return WholeBody(lambda raw: typed_stream_of_body(raw, options), estimate, streams=True)
+        return TypedEventRelay(options)
 
 
 def _options(request: RuntimeRequest) -> RelayOptions:
@@ -77,7 +96,7 @@ def _options(request: RuntimeRequest) -> RelayOptions:
         num_choices=(request.body.get("n") or 1) * num_prompts,
         num_prompts=num_prompts,
         prompt_tokens_estimate=request.num_prompt_tokens,
-        strip_members=frozenset(),
+        strip_members=_NO_MEMBERS,
     )
 
 

@@ -17,10 +17,10 @@ from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendError, BackendUnavailable
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.engines.base import BackendInfo, BackendState, BackendStatus, Work
-from llm_runtime.engines.child_backend import StreamRun
 from llm_runtime.engines.ray.base import Answer, Link, Member, Membership, ReplicaGone
 from llm_runtime.engines.ray.rules import context_of, rules_of
 from llm_runtime.engines.ray.stream import RayStream
+from llm_runtime.engines.stream_run import StreamRun
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,9 @@ from llm_runtime.core.errors import BackendError, LLMRuntimeError
 
 MAX_READ_BYTES = 64 * 1024
 
-Push = Callable[[bytes], bool]
-"""Takes what arrived, in the connection's own callback; False: the reader is to be woken."""
+Push = Callable[[bytes, bytes | None], bool]
+"""Takes what arrived, in the connection's own callback; False: the reader is to be woken. The second is what
+was read, where that was the first as one HTTP chunk, its length in lower-case digits without zeros before."""
 
 
 class Carrier(Protocol):
@@ -100,7 +101,11 @@ class Exchange:
                 return False
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            waiter = self._waiter = self._loop.create_future()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
         return True
 
     async def read(self, push: Push | None = None) -> bytes | None:
@@ -121,11 +126,25 @@ class Exchange:
             if self.ended:
                 return None
             self._push = push
+            waiter = self._waiter = self._loop.create_future()
             try:
-                await self._wait()
+                await waiter
             finally:
-                self._push = None
+                self._push = self._waiter = None
         # A poke is not answered by data: what came may be half an event, which says nothing to anybody.
+        return self._taken(parts)
+
+    def ready(self) -> bytes | None:
+        """What `read` would return without waiting, if that is data; else None."""
+        parts = self.parts
+        return self._taken(parts) if parts and not self._stopped else None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether `read` would return None without waiting."""
+        return self.ended and not (self.parts or self._stopped or self._poked or self._error is not None)
+
+    def _taken(self, parts: list[bytes]) -> bytes:
         if self.num_buffered > MAX_READ_BYTES:
             return self._read_some(parts)
         data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -194,12 +213,13 @@ class Exchange:
         self.parts.append(body)
         self.num_buffered += len(body)
 
-    def take(self, body: bytes) -> bool:
-        """`append` and `arrived` in one, for a reader that has everything and listens; False: none does."""
+    def take(self, body: bytes, chunk: bytes | None = None) -> bool:
+        """`append` and `arrived` in one, for a reader that has everything and listens; False: none does.
+        chunk: see `Push`."""
         push = self._push
         if push is None or self._waiter is None or self.parts:
             return False
-        if not push(body):
+        if not push(body, chunk):
             self._stopped = True
             self._wake()
         return True
@@ -237,10 +257,3 @@ class Exchange:
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        waiter = self._waiter = self._loop.create_future()
-        try:
-            await waiter
-        finally:
-            self._waiter = None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -13,8 +12,8 @@ from llm_runtime.core.errors import BackendError, BackendProtocolError
 from llm_runtime.engines.upstream.exchange import Exchange
 
 WITHOUT_BODY = (204, 304)
-MAX_LENGTH_DIGITS = 6
-_LENGTH = re.compile(rb"[0-9a-fA-F]+")
+MAX_CHUNK_BYTES: Final = 4096
+"""Of chunks that are looked at without the parser: tokens are short, and the table stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,33 @@ class Home(Protocol):
     def retry(self, exchange: Exchange) -> bool: ...
 
 
+_HEADS: Final[dict[int, bytes]] = {}
+"""By the length of a whole chunk: how it has to begin. Filled as lengths are seen."""
+
+
 def lone_chunk(data: bytes) -> bytes | None:
-    """What is inside, if `data` is one whole chunk of a body and nothing else, as servers that send token by
-    token mostly write them; else None, and the parser is to look. The last chunk, which is empty, is none."""
-    end = data.find(b"\r\n", 1, MAX_LENGTH_DIGITS + 2)
-    if end < 0 or not data.endswith(b"\r\n"):
-        return None
-    digits = data[:end]
-    if _LENGTH.fullmatch(digits) is None or int(digits, 16) != len(data) - end - 4:
-        return None
-    return data[end + 2 : -2] or None
+    """What is inside, if `data` is one whole chunk of a body and nothing else, written as servers that send
+    token by token mostly write it; else None, and the parser is to look. The last chunk, which is empty, is
+    none."""
+    num_bytes = len(data)
+    head = _HEADS.get(num_bytes)
+    if head is None:
+        if num_bytes > MAX_CHUNK_BYTES:
+            return None
+        head = _HEADS[num_bytes] = chunk_head(num_bytes)
+    if head and data.startswith(head) and data.endswith(b"\r\n"):
+        return data[len(head) : -2]
+    return None
+
+
+def chunk_head(num_bytes: int) -> bytes:
+    """The length and line end that begin a chunk of so many bytes in all; b"" where none has so many."""
+    for num_digits in range(1, 6):
+        num_inside = num_bytes - num_digits - 4
+        head = b"%x\r\n" % max(num_inside, 0)
+        if num_inside > 0 and len(head) == num_digits + 2:
+            return head
+    return b""
 
 
 class Connection(asyncio.Protocol):
@@ -129,7 +145,7 @@ class Connection(asyncio.Protocol):
             return
         if self._between_chunks and self._num_bytes + len(data) <= self._limits.max_body_bytes:
             body = lone_chunk(data)
-            if body is not None and exchange.take(body):
+            if body is not None and exchange.take(body, data):
                 self._num_bytes += len(data)
                 return
         if not exchange.has_started:
