@@ -15,7 +15,7 @@ import math
 from bisect import bisect_left
 from typing import Final
 
-ITL_BUCKETS_S: Final = (
+ITL_BUCKETS_S: Final[tuple[float, ...]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0, 60.0,
 )  # fmt: skip
 
