@@ -15,6 +15,10 @@ COPY deploy/container deploy/container
 RUN deploy/container/build_steps.sh dependencies /opt/llm-runtime
 
 FROM dependencies AS build
+# With a compiler the hot path is compiled; it stays behind in this stage.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN deploy/container/build_steps.sh project /opt/llm-runtime
@@ -53,7 +57,7 @@ CMD ["bench", "--help"]
 FROM ${VLLM_IMAGE} AS cuda
 WORKDIR /build
 COPY deploy/container deploy/container
-COPY requirements/build.txt requirements/build.txt
+COPY requirements/build.txt requirements/compile.txt requirements/
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 RUN deploy/container/build_steps.sh on-vllm /opt/llm-runtime
 COPY src src

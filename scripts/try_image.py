@@ -143,6 +143,8 @@ def build(all_stages: dict[str, Stage], name: str, folder: Path, done: list[str]
                 else:
                     where.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(given / source, where)
+        elif line.word == "RUN" and line.rest.startswith(SYSTEM):
+            say(f"   skipped: {line.rest.partition(' ')[0]} ...")
         elif line.word == "RUN":
             say(f"   {line.rest}")
             command = line.rest.replace(PREFIX, str(prefix))

@@ -4,7 +4,8 @@
 #   deploy/container/build_steps.sh STEP PREFIX
 #     dependencies   an environment in PREFIX, with the pinned packages and the model
 #     bench          into it: what `llm-runtime bench` needs besides
-#     project        into it: this project and the health check
+#     project        into it: this project and the health check; where a C compiler and Python's headers are,
+#                    with its hot path compiled (LLM_RUNTIME_COMPILE=0: not even then)
 #     on-vllm        an environment in PREFIX on top of that of $PYTHON, which has vLLM; adds what is missing
 #                    there and changes nothing of it
 #     ray            into that: Ray Serve of version $RAY_VERSION
@@ -42,9 +43,20 @@ case $step in
   project)
     tools=$(mktemp -d)
     trap 'rm -rf "$tools"' EXIT
-    "$base" -m pip install --target "$tools/packages" -r requirements/build.txt
-    PYTHONPATH=$tools/packages "$base" -m pip wheel --no-deps --no-build-isolation -w "$tools" .
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    pins=build
+    if command -v cc >/dev/null && [ -e "$headers/Python.h" ] && [ "${LLM_RUNTIME_COMPILE:-1}" != 0 ]; then
+      pins=compile
+      export LLM_RUNTIME_COMPILE=1
+    fi
+    "$base" -m pip install --target "$tools/packages" -r "requirements/$pins.txt"
+    # By the environment's own Python: the compiler's types are those of what is installed there.
+    PYTHONPATH=$tools/packages "$python" -m hatchling build --target wheel --directory "$tools" >"$tools/log" 2>&1 || {
+      tail -n 30 "$tools/log" >&2
+      exit 1
+    }
     into_environment --no-deps "$tools"/*.whl
+    "$prefix/bin/llm-runtime" doctor | grep '^[a-z]* *build'
     check=$prefix/bin/llm-runtime-health
     { printf '#!%s -I\n' "$python" && cat deploy/container/healthcheck.py; } >"$check"
     chmod 755 "$check"
