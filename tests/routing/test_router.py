@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,8 +23,10 @@ def request(num_slots: int = 1) -> RuntimeRequest:
     )
 
 
-def view(replica_id: str, num_free: int = 4, num_slots: int = 8) -> ReplicaView:
-    return ReplicaView(id=replica_id, num_slots=num_slots, num_free_slots=num_free, ready=True)
+def view(
+    replica_id: str, num_free: int = 4, num_slots: int = 8, *, ready: bool = True, **state: Any
+) -> ReplicaView:
+    return ReplicaView(id=replica_id, num_slots=num_slots, num_free_slots=num_free, ready=ready, **state)
 
 
 def choose(replicas: Sequence[ReplicaView], num_slots: int = 1, seed: int = 0) -> str | None:
@@ -89,9 +91,9 @@ def test_no_replica_no_choice() -> None:
 @pytest.mark.parametrize(
     "unable",
     [
-        replace(view("x", 8), ready=False),
-        replace(view("x", 8), draining=True),
-        replace(view("x", 8), accepts_batch=False),
+        view("x", 8, ready=False),
+        view("x", 8, draining=True),
+        view("x", 8, accepts_batch=False),
         view("x", 1),
     ],
     ids=["not ready", "draining", "static and busy", "too few slots"],
@@ -102,24 +104,24 @@ def test_who_cannot_is_never_chosen(unable: ReplicaView) -> None:
 
 
 def test_suspects_are_the_last_resort() -> None:
-    suspect = replace(view("s", 8), suspect=True)
+    suspect = view("s", 8, suspect=True)
     assert choose([suspect, view("y", 1)]) == "y"
     assert choose([suspect, view("y", 0)]) == "s"
 
 
 def test_who_rests_is_asked_only_if_all_do() -> None:
-    resting = replace(view("r", 8), resting=True)
+    resting = view("r", 8, resting=True)
     assert choose([resting, view("y", 1)]) == "y"
     assert choose([resting, view("y", 0)]) is None, "the other one is busy, and will be free"
-    assert choose([resting, replace(view("y", 8), ready=False)]) == "r"
-    assert choose([resting, replace(view("y", 1), resting=True)]) == "r"
+    assert choose([resting, view("y", 8, ready=False)]) == "r"
+    assert choose([resting, view("y", 1, resting=True)]) == "r"
 
 
 def test_a_model_runs_where_it_is() -> None:
-    elsewhere = replace(view("e", 8), models=frozenset({"other"}))
-    assert choose([elsewhere, replace(view("y", 1), models=frozenset({"m", "other"}))]) == "y"
+    elsewhere = view("e", 8, models=frozenset({"other"}))
+    assert choose([elsewhere, view("y", 1, models=frozenset({"m", "other"}))]) == "y"
     assert choose([elsewhere]) is None
-    resting = replace(view("r", 8), models=frozenset({"m"}), resting=True)
+    resting = view("r", 8, models=frozenset({"m"}), resting=True)
     assert choose([elsewhere, resting]) == "r", "who has not the model is no other"
 
 

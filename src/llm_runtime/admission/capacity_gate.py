@@ -17,17 +17,18 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Final
 
-from llm_runtime.admission.base import NO_ROOM, Load, MakeRoom
+from llm_runtime.admission.base import NO_ROOM, AdmissionPolicy, Load, MakeRoom
 from llm_runtime.admission.line import Line, Place
 from llm_runtime.admission.retry_budget import RetryBudget
 from llm_runtime.core.errors import LLMRuntimeError, QueueFull, RetriesExhausted, WouldMissDeadline
 from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
 
-CLOSE_AT = 0.85
-YIELD = 8
+CLOSE_AT: Final = 0.85
+YIELD: Final = 8
 """One place in so many of a full queue is kept for those who were told to return."""
-UNKNOWN_INTERVAL_S = 1.0
+UNKNOWN_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class _Asking:
     own_s: float
 
 
-class CapacityGate:
-    """An `AdmissionPolicy` of the second gate; shared by all pools.
+class CapacityGate(AdmissionPolicy):
+    """The second gate's policy; shared by all pools.
 
     max_queue_size: requests that may wait in a pool. max_predicted_wait_s: for all, beside their own
     limits. retry_share: of a `RetryBudget`. None: no such limit.

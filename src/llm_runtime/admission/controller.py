@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from functools import partial
+from typing import Final
 
 from llm_runtime.admission.base import NO_ROOM, AdmissionPolicy, Load, MakeRoom, Reservation
 from llm_runtime.admission.tenant_gate import TenantGate
@@ -13,13 +13,7 @@ from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.standing import Standing
 
 # What an identity policy is shown: it judges who asks, before any pool is looked at.
-NO_LOAD = Load(num_waiting=0, would_wait=False)
-
-
-class _State(Enum):
-    OPEN = 0
-    SETTLED = 1
-    ROLLED_BACK = 2
+NO_LOAD: Final = Load(num_waiting=0, would_wait=False)
 
 
 class Permit:
@@ -32,26 +26,22 @@ class Permit:
     has no limits.
     """
 
-    __slots__ = ("_reservations", "_state", "num_repeated_ends", "room", "standing")
+    __slots__ = ("_reservations", "num_repeated_ends", "open", "room", "standing")
 
     def __init__(self) -> None:
-        self._reservations: list[Reservation] = []
+        self._reservations: list[Reservation] | None = None  # None: none, as of most requests
         self.room = NO_ROOM
-        self._state = _State.OPEN
+        self.open = True
         self.num_repeated_ends = 0
         self.standing: Standing | None = None
-
-    @property
-    def open(self) -> bool:
-        return self._state is _State.OPEN
 
     def settle(self, usage: Usage | None) -> None:
         """Tells every policy the truth, in the order of reserving. None: nothing was computed.
 
         Raises ExceptionGroup after all were told, if some of them failed.
         """
-        if self._end(_State.SETTLED):
-            reservations, self._reservations = self._reservations, []
+        reservations = self._end()
+        if reservations:
             _run_all([partial(reservation.settle, usage) for reservation in reservations])
 
     def rollback(self) -> None:
@@ -59,35 +49,38 @@ class Permit:
 
         Raises ExceptionGroup after all were undone, if some of them failed.
         """
-        if self._end(_State.ROLLED_BACK):
-            reservations, self._reservations = self._reservations, []
+        reservations = self._end()
+        if reservations:
             _run_all([reservation.rollback for reservation in reversed(reservations)])
 
-    def add(self, reservation: Reservation | MakeRoom | None) -> None:
+    def add(self, reservation: Reservation | MakeRoom) -> None:
         """For the controller only: what one more policy has reserved."""
-        if reservation is None:
-            return
         if isinstance(reservation, MakeRoom):
             self.room = self.room.and_also(reservation)
+        elif self._reservations is None:
+            self._reservations = [reservation]
         else:
             self._reservations.append(reservation)
 
-    def _end(self, state: _State) -> bool:
-        if self._state is not _State.OPEN:
+    def _end(self) -> list[Reservation] | None:
+        """What is to be told of it; None: nothing, or it has ended before."""
+        if not self.open:
             self.num_repeated_ends += 1
-            return False
-        self._state = state
-        return True
+            return None
+        self.open = False
+        reservations, self._reservations = self._reservations, None
+        return reservations
 
 
 class AdmissionController:
     """Owned by the runtime; called on the loop's thread. Policies are asked in the order given.
 
     identity: who asks and how often; needs no pool. capacity: whether what will be queued may be.
-    tenants: each tenant's own limits, which may have to be asked for elsewhere; None: there are none.
+    tenants: each tenant's own limits, which may have to be asked for elsewhere; None: there are none, and
+    `admit` is `admit_identity` then (asks_elsewhere).
     """
 
-    __slots__ = ("_capacity", "_identity", "_tenants")
+    __slots__ = ("_capacity", "_identity", "_tenants", "asks_elsewhere")
 
     def __init__(
         self,
@@ -98,6 +91,7 @@ class AdmissionController:
         self._identity = tuple(identity)
         self._capacity = tuple(capacity)
         self._tenants = tenants
+        self.asks_elsewhere: Final = tenants is not None
 
     async def admit(self, request: RuntimeRequest, now: float) -> Permit:
         """The first gate as a whole. Raises what the refusing policy raised, with nothing left reserved.
@@ -124,7 +118,8 @@ class AdmissionController:
         """The first gate's part that needs nobody else. Raises what the refusing policy raised, with
         nothing left reserved."""
         permit = Permit()
-        _reserve(self._identity, permit, request, NO_LOAD, now)
+        if self._identity:
+            _reserve(self._identity, permit, request, NO_LOAD, now)
         return permit
 
     def admit_capacity(self, permit: Permit, request: RuntimeRequest, load: Load, now: float) -> MakeRoom:
@@ -141,11 +136,13 @@ class AdmissionController:
 
 
 def _reserve(
-    policies: Iterable[AdmissionPolicy], permit: Permit, request: RuntimeRequest, load: Load, now: float
+    policies: tuple[AdmissionPolicy, ...], permit: Permit, request: RuntimeRequest, load: Load, now: float
 ) -> None:
     try:
         for policy in policies:
-            permit.add(policy.reserve(request, load, now))
+            reserved = policy.reserve(request, load, now)
+            if reserved is not None:
+                permit.add(reserved)
     except BaseException:
         permit.rollback()
         raise

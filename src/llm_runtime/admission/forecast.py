@@ -24,22 +24,23 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from llm_runtime.core.quick import quick
 from llm_runtime.core.request import EndpointKind, PriorityClass, RuntimeRequest, priority_class
 
-FORGETTING = 0.96
+FORGETTING: Final = 0.96
 """Weight of a sample when the next one comes: some 25 count."""
-MIN_SAMPLES = 3
-FULL_SHARE = 0.9
+MIN_SAMPLES: Final = 3
+FULL_SHARE: Final = 0.9
 """Of the slots in force; a request of several slots may leave some of them free."""
-SILENCE = 1.5
+SILENCE: Final = 1.5
 """Mean service times without anybody coming to or leaving a full pool, after which it is taken to have become
 slower. A static batch leaves all at once, and then nobody does for one service time."""
-ARRIVAL_MEMORY_S = 10.0
-LEAST_SHARE = 0.05
+ARRIVAL_MEMORY_S: Final = 10.0
+LEAST_SHARE: Final = 0.05
 """Of the rate that better classes leave to the others, whatever comes of them."""
-WITHOUT_ANSWER = frozenset({EndpointKind.EMBEDDINGS, EndpointKind.RERANK, EndpointKind.TOKENIZE})
+WITHOUT_ANSWER: Final = frozenset({EndpointKind.EMBEDDINGS, EndpointKind.RERANK, EndpointKind.TOKENIZE})
 """Of which no token is generated when all has gone well."""
 
 
@@ -60,7 +61,6 @@ class Forecast:
     rate: float
 
 
-@dataclass(slots=True)
 class Stay:
     """A request on a replica; the forecaster's until it has left. num_slots: its own. held_s: its time there.
     mean_held: slots that were held there meanwhile, its own included, on average over that time.
@@ -68,37 +68,58 @@ class Stay:
     occupancy, full_s: of the replica's integrals, when it came. generates: whether it is to have tokens.
     """
 
-    replica: str
-    work: float
-    num_slots: int
-    started_at: float
-    held_s: float = 0.0
-    mean_held: float = 0.0
-    occupancy: float = 0.0
-    full_s: float = 0.0
-    generates: bool = True
+    __slots__ = (
+        "full_s", "generates", "held_s", "mean_held", "num_slots", "occupancy", "replica", "started_at", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        replica: str,
+        work: float,
+        num_slots: int,
+        started_at: float,
+        held_s: float = 0.0,
+        mean_held: float = 0.0,
+        occupancy: float = 0.0,
+        full_s: float = 0.0,
+        generates: bool = True,
+    ) -> None:
+        self.replica: Final = replica
+        self.work: Final = work
+        self.num_slots: Final = num_slots
+        self.started_at: Final = started_at
+        self.held_s = held_s
+        self.mean_held = mean_held
+        self.occupancy: Final = occupancy
+        self.full_s: Final = full_s
+        self.generates: Final = generates
 
 
-@dataclass(slots=True)
 class _Replica:
     """Integrals over time of the slots held, and of the time in which it was full. work, slot_s: of past
     samples, forgotten by and by, as are filled_s and room_s: slot time that was held and that there was, of
     a static replica while it was full."""
 
-    is_static: bool = False
-    num_held: int = 0
-    occupancy: float = 0.0
-    full_s: float = 0.0
-    full_occupancy: float = 0.0
-    is_full: bool = False
-    seen_at: float = 0.0
-    work: float = 0.0
-    slot_s: float = 0.0
-    num_samples: int = 0
-    filled_s: float = 0.0
-    room_s: float = 0.0
-    counted_full_s: float = 0.0
-    counted_occupancy: float = 0.0
+    __slots__ = (
+        "counted_full_s", "counted_occupancy", "filled_s", "full_occupancy", "full_s", "is_full", "is_static",
+        "num_held", "num_samples", "occupancy", "room_s", "seen_at", "slot_s", "work",
+    )  # fmt: skip
+
+    def __init__(self, is_static: bool, seen_at: float) -> None:
+        self.is_static: Final = is_static
+        self.num_held = 0
+        self.occupancy = 0.0
+        self.full_s = 0.0
+        self.full_occupancy = 0.0
+        self.is_full = False
+        self.seen_at = seen_at
+        self.work = 0.0
+        self.slot_s = 0.0
+        self.num_samples = 0
+        self.filled_s = 0.0
+        self.room_s = 0.0
+        self.counted_full_s = 0.0
+        self.counted_occupancy = 0.0
 
     def learn(self, stay: Stay, full_s: float, in_force: int) -> None:
         self.work = FORGETTING * self.work + stay.work * full_s / stay.held_s
@@ -110,13 +131,15 @@ class _Replica:
             self.counted_occupancy, self.counted_full_s = self.full_occupancy, self.full_s
 
 
-@dataclass(slots=True)
 class _Arrivals:
     """Work per second, forgotten exponentially; what comes within a hundredth of the memory counts as at
     once."""
 
-    rate: float = 0.0
-    seen_at: float = -math.inf
+    __slots__ = ("rate", "seen_at")
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self.seen_at = -math.inf
 
     def add(self, work: float, now: float) -> None:
         if now - self.seen_at > ARRIVAL_MEMORY_S / 100:
@@ -128,13 +151,15 @@ class _Arrivals:
         return self.rate * math.exp(-max(now - self.seen_at, 0.0) / ARRIVAL_MEMORY_S)
 
 
-@dataclass(slots=True)
 class Sizes:
     """Mean of what requests were expected to be, and of its square."""
 
-    mean: float = 0.0
-    mean_square: float = 0.0
-    num_seen: int = 0
+    __slots__ = ("mean", "mean_square", "num_seen")
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self.mean_square = 0.0
+        self.num_seen = 0
 
     def learn(self, work: float) -> None:
         self.num_seen += 1
@@ -179,10 +204,10 @@ class Forecaster:
         here = self._advanced(replica, now)
         here.num_held += num_slots
         here.is_full = self._is_full(here, in_force)
+        generates = request.kind not in WITHOUT_ANSWER
         self._stays[request.id] = Stay(
-            replica, work, num_slots, now,
-            occupancy=here.occupancy, full_s=here.full_s, generates=request.kind not in WITHOUT_ANSWER,
-        )  # fmt: skip
+            replica, work, num_slots, now, 0.0, 0.0, here.occupancy, here.full_s, generates
+        )
 
     def left(self, request_id: str, in_force: int, now: float, *, drained: bool = True) -> Stay | None:
         """drained: it had an answer and will not come back; only that teaches anything. None: it did not,
@@ -257,7 +282,7 @@ class Forecaster:
     def _advanced(self, replica: str, now: float) -> _Replica:
         here = self._replicas.get(replica)
         if here is None:
-            here = self._replicas[replica] = _Replica(replica in self._static, seen_at=now)
+            here = self._replicas[replica] = _Replica(replica in self._static, now)
         span_s = now - here.seen_at
         if span_s > 0:
             here.seen_at = now

@@ -6,7 +6,9 @@ of what is let in while there is a queue, retries are at most that share of firs
 
 from __future__ import annotations
 
-BURST = 10.0
+from typing import Final
+
+BURST: Final = 10.0
 
 
 class RetryBudget:
@@ -20,7 +22,8 @@ class RetryBudget:
 
     def earn(self) -> None:
         """A request was let in at its first try."""
-        self._left = min(BURST, self._left + self._share)
+        left = self._left + self._share
+        self._left = left if left < BURST else BURST
 
     def spend(self) -> bool:
         """Whether a retry may be let in, which then has been spent."""

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from llm_runtime.core.quick import quick
 from llm_runtime.core.request import RuntimeRequest
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One replica at one instant. num_free_slots already counts what this decision has placed.
 
@@ -20,16 +16,41 @@ class ReplicaView:
     resting: it has asked to be left alone for a while. models: those it has; None: all of its pool's.
     """
 
-    id: str
-    num_slots: int
-    num_free_slots: int
-    ready: bool
-    draining: bool = False
-    suspect: bool = False
-    accepts_batch: bool = True
-    on_trial: bool = False
-    resting: bool = False
-    models: frozenset[str] | None = None
+    __slots__ = (
+        "accepts_batch", "draining", "id", "models", "num_free_slots", "num_slots", "on_trial", "ready",
+        "resting", "suspect",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: str,
+        num_slots: int,
+        num_free_slots: int,
+        ready: bool,
+        draining: bool = False,
+        suspect: bool = False,
+        accepts_batch: bool = True,
+        on_trial: bool = False,
+        resting: bool = False,
+        models: frozenset[str] | None = None,
+    ) -> None:
+        self.id: Final = id
+        self.num_slots: Final = num_slots
+        self.num_free_slots: Final = num_free_slots
+        self.ready: Final = ready
+        self.draining: Final = draining
+        self.suspect: Final = suspect
+        self.accepts_batch: Final = accepts_batch
+        self.on_trial: Final = on_trial
+        self.resting: Final = resting
+        self.models: Final = models
+
+    def with_free(self, num_free_slots: int) -> ReplicaView:
+        """The same replica with another number of them."""
+        return ReplicaView(
+            self.id, self.num_slots, num_free_slots, self.ready, self.draining, self.suspect,
+            self.accepts_batch, self.on_trial, self.resting, self.models,
+        )  # fmt: skip
 
     def serves(self, model: str) -> bool:
         return self.models is None or model in self.models

@@ -3,10 +3,12 @@ is not given a multiple of its load on top. Pure; time is an argument."""
 
 from __future__ import annotations
 
-MAX_SAVED = 20.0
+from typing import Final
+
+MAX_SAVED: Final = 20.0
 """Attempts that can be saved up: enough for what runs on a replica that goes away at once."""
 
-RESERVE_PER_S = 1.0
+RESERVE_PER_S: Final = 1.0
 """Comes in beside the share, so that a quiet pool can try again too."""
 
 
@@ -22,7 +24,8 @@ class RetryBudget:
 
     def request(self) -> None:
         """A request was given to an engine for the first time."""
-        self._saved = min(self._saved + self._share, MAX_SAVED)
+        saved = self._saved + self._share
+        self._saved = saved if saved < MAX_SAVED else MAX_SAVED
 
     def take(self, now: float) -> bool:
         """Whether one more attempt may be made; it is then spent."""

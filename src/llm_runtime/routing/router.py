@@ -16,16 +16,23 @@ from llm_runtime.routing.base import ReplicaView, RoutingPolicy
 def eligible(request: RuntimeRequest, replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
     """Those that can start the request now. Suspect ones (a cancellation that was not confirmed) only
     if there is no other; one that rests only if all do, be the others busy or not."""
-    able, all_rest = [], True
+    able, all_rest, any_rests, any_suspect = list[ReplicaView](), True, False, False
+    model, num_slots = request.model, request.num_slots
     for replica in replicas:
-        if not replica.ready or replica.draining or not replica.serves(request.model):
+        models = replica.models
+        if not replica.ready or replica.draining or (models is not None and model not in models):
             continue
-        all_rest = all_rest and replica.resting
-        if replica.accepts_batch and replica.num_free_slots >= request.num_slots:
+        resting = replica.resting
+        all_rest = all_rest and resting
+        if replica.accepts_batch and replica.num_free_slots >= num_slots:
             able.append(replica)
-    if not all_rest:
+            any_rests = any_rests or resting
+            any_suspect = any_suspect or replica.suspect
+    if any_rests and not all_rest:
         able = [replica for replica in able if not replica.resting]
-    return [replica for replica in able if not replica.suspect] or able
+    if any_suspect:
+        able = [replica for replica in able if not replica.suspect] or able
+    return able
 
 
 class Router:

@@ -18,7 +18,7 @@ from llm_runtime.core.quick import quick
 from llm_runtime.core.request import USUAL_LEVELS, EndpointKind, RuntimeRequest
 from llm_runtime.routing.router import Router
 from llm_runtime.routing.verdict import may_try_here
-from llm_runtime.runtime.capacity import DecisionCapacity, ReplicaSlots
+from llm_runtime.runtime.capacity import DecisionCapacity, ReplicaSlots, Vacancy
 from llm_runtime.runtime.flow_counts import FlowCounts
 from llm_runtime.runtime.measures import Measures, Promises
 from llm_runtime.scheduling.base import (
@@ -80,6 +80,7 @@ class DecisionCore:
         self._replicas: dict[str, ReplicaSlots] = {replica.id: replica for replica in replicas}
         self._measures = Measures(self._replicas, adaptive=adaptive_limit)
         self._limits = self._measures.limits
+        self._vacancy = Vacancy(self._replicas, router, self._limits)
         self._nobody_waits = Load(num_waiting=0, would_wait=False, line=self._measures.line)
         self._scheduler = scheduler
         self._router = router
@@ -153,7 +154,7 @@ class DecisionCore:
     def _could_start(self, request: RuntimeRequest) -> bool:
         limits, num_slots = self._limits, request.num_slots
         for replica in self._replicas.values():
-            if replica.ready and not replica.draining and limits.num_free(replica, num_slots) >= num_slots:
+            if limits.num_free(replica, num_slots) >= num_slots and replica.ready and not replica.draining:
                 return True
         return False
 
@@ -178,8 +179,10 @@ class DecisionCore:
         it. None, with nothing changed: ask those."""
         if self._waiting or self._stopped:
             return None
-        capacity = DecisionCapacity(self._replicas, self._router, self._limits, now, self._avoid)
-        placement = self._scheduler.start(request, now, capacity)
+        # Whom to avoid is known only of those that wait, so there is nothing to tell it of that.
+        vacancy = self._vacancy
+        vacancy.now = now
+        placement = self._scheduler.start(request, now, vacancy)
         if placement is None:
             return None
         self._measures.started(request, placement.replica, placement.work, now)
@@ -212,7 +215,8 @@ class DecisionCore:
     def finished(self, request_id: str, usage: Usage | None, now: float) -> None:
         """It left its engine for good, in whatever way. usage: what was spent, None if unknown."""
         self._scheduler.observe(RequestFinished(request_id, usage), now)
-        self._measures.left(request_id, usage, self._scheduler.prompt_weight, now)
+        prompt_weight = self._scheduler.prompt_weight if self._limits.any else 0.0
+        self._measures.left(request_id, usage, prompt_weight, now)
 
     def make_room(self, room: MakeRoom, now: float) -> tuple[tuple[str, LLMRuntimeError], ...]:
         """Sheds what a request that was let in needs to be gone."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -55,12 +56,12 @@ class Dispatcher:
         routing: RoutingConfig = DEFAULT_ROUTING,
         adaptive_limit: bool = False,
     ) -> None:
-        self.replicas: Mapping[str, Replica] = {replica.id: replica for replica in replicas}
+        self.replicas: Final[dict[str, Replica]] = {replica.id: replica for replica in replicas}
         self.on_failure: Callable[[str], None] | None = None
         self.failover = Failover(self.replicas, routing, events=events, clock=clock)
         self._core = DecisionCore(replicas, scheduler, router, adaptive_limit=adaptive_limit)
         self._events = events
-        self._clock = clock
+        self._now: Final = clock.now
         self._leases = LeaseBook(self._freed, events=events, clock=clock, cancel_timeout_s=cancel_timeout_s)
         self._waiting: dict[str, RequestHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -97,13 +98,13 @@ class Dispatcher:
     def max_request_slots(self) -> int:
         return self._core.max_request_slots
 
-    def load(self, request: RuntimeRequest) -> Load:
+    def load(self, request: RuntimeRequest, now: float) -> Load:
         """For the capacity gate."""
-        return self._core.load(request, self._clock.now())
+        return self._core.load(request, now)
 
     def predicted_waits(self) -> dict[str, float | None]:
         """Seconds by priority class, for one request that would come now; None while nothing was measured."""
-        return self._core.predicted_waits(self._clock.now())
+        return self._core.predicted_waits(self._now())
 
     def in_force(self, replica_id: str) -> int:
         """Slots of it that may be held: all of them, or fewer by the adaptive limit."""
@@ -118,11 +119,11 @@ class Dispatcher:
         return self._leases.holds(request_id)
 
     def snapshot(self) -> QueueSnapshot:
-        return self._core.snapshot(self._clock.now())
+        return self._core.snapshot(self._now())
 
     def head(self) -> Head | None:
         """Who is next and what keeps it waiting; None: nobody waits."""
-        return self._core.head(self._clock.now())
+        return self._core.head(self._now())
 
     @property
     def flows(self) -> Mapping[Flow, Waiting]:
@@ -143,7 +144,7 @@ class Dispatcher:
 
     def enqueue(self, handle: RequestHandle) -> None:
         """Queues it and decides at once: an idle engine starts before this returns."""
-        now = self._clock.now()
+        now = self._now()
         handle.timeline.queued_at = now
         if not self._waiting and not self._deciding and self._started(handle, now):
             return
@@ -161,7 +162,11 @@ class Dispatcher:
             replica_id = self._core.start(handle.request, now)
             if replica_id is None:
                 return False
-            self._open(self.replicas[replica_id], [handle], now)
+            replica = self.replicas[replica_id]
+            work = self._granted(replica, handle, now)
+            if replica.is_static:
+                self._events.batch(replica_id, 1)
+            handle.granted(work.lease, _start(replica, [work]), now)
         except Exception:
             self._failed()
         finally:
@@ -172,7 +177,7 @@ class Dispatcher:
 
     def make_room(self, room: MakeRoom) -> None:
         """Sheds what has to go before a request that was let in is queued."""
-        for request_id, error in self._core.make_room(room, self._clock.now()):
+        for request_id, error in self._core.make_room(room, self._now()):
             self._waiting.pop(request_id).fail(error)
 
     def withdraw(self, handle: RequestHandle) -> None:
@@ -180,14 +185,14 @@ class Dispatcher:
         request_id = handle.request.id
         if self._waiting.get(request_id) is handle:
             del self._waiting[request_id]
-            self._core.withdraw(request_id, self._clock.now())
+            self._core.withdraw(request_id, self._now())
             self.kick()
 
     def give_up(self, handle: RequestHandle) -> float:
         """As `withdraw`, of a request whose time is up. Seconds until it may come again, with a place for
         it."""
         self.withdraw(handle)
-        return self._core.return_s(handle.request, self._clock.now())
+        return self._core.return_s(handle.request, self._now())
 
     def requeue(self, handle: RequestHandle, lease: Lease) -> None:
         """Back to its old place: it was dispatched, but nothing of an answer exists. `lease` is what it
@@ -196,13 +201,13 @@ class Dispatcher:
         assert queued_at is not None
         self._leases.give_back(lease)
         self._waiting[handle.request.id] = handle
-        self._core.requeue(handle.request, queued_at, self._clock.now(), handle.attempts.failed_on)
+        self._core.requeue(handle.request, queued_at, self._now(), handle.attempts.failed_on)
         self.kick()
         self._fail_hopeless([handle])
 
     def first_token(self, request_id: str) -> None:
         """For handles: the engine has sent the first token. Others may have waited for that."""
-        self._core.first_token(request_id, self._clock.now())
+        self._core.first_token(request_id, self._now())
         if self._waiting:
             self.kick()
 
@@ -264,7 +269,7 @@ class Dispatcher:
             self._timer = None
         if not self._waiting:
             return
-        now = self._clock.now()
+        now = self._now()
         effects = self._core.decide(now)
         for request_id, error in effects.evict:
             self._waiting.pop(request_id).fail(error)
@@ -276,22 +281,25 @@ class Dispatcher:
             handles = [self._waiting.pop(request_id) for request_id in batch.request_ids]
             self._open(self.replicas[batch.replica], handles, now)
         if effects.wake_at is not None:
-            delay_s = max(effects.wake_at - self._clock.now(), 0.0)
+            delay_s = max(effects.wake_at - self._now(), 0.0)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.kick)
 
     def _open(self, replica: Replica, handles: Sequence[RequestHandle], now: float) -> None:
-        works: list[Work] = []
-        for handle in handles:
-            lease = self._leases.grant(replica, handle, now)
-            works.append(Work(handle.request, lease, self.failover.is_last(handle.request, handle.attempts)))
-            queued_at = handle.timeline.queued_at
-            assert queued_at is not None
-            self._events.dispatched(handle.request, replica.id, now - queued_at)
+        works = [self._granted(replica, handle, now) for handle in handles]
         if replica.is_static:
             self._events.batch(replica.id, len(works))
         run = _start(replica, works)
         for handle, work in zip(handles, works, strict=True):
             handle.granted(work.lease, run, now)
+
+    def _granted(self, replica: Replica, handle: RequestHandle, now: float) -> Work:
+        """The request with its slots, for the engine."""
+        request = handle.request
+        lease = self._leases.grant(replica, handle, now)
+        queued_at = handle.timeline.queued_at
+        assert queued_at is not None
+        self._events.dispatched(request, replica.id, now - queued_at)
+        return Work(request, lease, self.failover.is_last(request, handle.attempts))
 
     def _preempt(self, request_id: str, error: LLMRuntimeError | None) -> None:
         handle = self._leases.holder(request_id)
@@ -309,7 +317,7 @@ class Dispatcher:
             return
         others = [replica for replica in self.replicas.values() if replica not in hopeless]
         reason = next((r.status.reason for r in hopeless if r.status.reason), "the engine is stopped")
-        now = self._clock.now()
+        now = self._now()
         waits_s = [wait_s for r in hopeless if (wait_s := r.health.closed_in_s(now)) is not None]
         retry_after_s = min(waits_s, default=None)
         for handle in handles:
@@ -328,8 +336,9 @@ class Dispatcher:
 
     def _freed(self, lease: Lease, handle: RequestHandle, was_given_back: bool) -> None:
         if not was_given_back:
-            self._core.finished(lease.request_id, handle.usage, self._clock.now())
-        self.kick()
+            self._core.finished(lease.request_id, handle.usage, self._now())
+        if self._waiting or self._deciding or self._timer is not None:
+            self.kick()
 
 
 def _start(replica: Replica, works: Sequence[Work]) -> Run:

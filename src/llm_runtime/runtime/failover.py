@@ -6,8 +6,8 @@ after the first byte of an answer was forwarded, nor more often than is allowed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from typing import Final
 
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendError, DeadlineExceeded, LLMRuntimeError
@@ -20,14 +20,19 @@ from llm_runtime.routing.verdict import Verdict, may_try_elsewhere, may_try_here
 from llm_runtime.runtime.replica import Replica
 
 
-@dataclass(slots=True)
+_ANSWERED: Final = Verdict.ANSWERED
+
+
 class Attempts:
     """One request's, owned by its handle. number: how often an engine was given it, in all; failed_on:
     replicas that are not asked again while there is another."""
 
-    number: int = 0
-    failed_on: set[str] = field(default_factory=set)
-    judged: bool = True
+    __slots__ = ("failed_on", "judged", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.failed_on: Collection[str] = ()
+        self.judged = True
 
     def taken_back(self) -> None:
         """The attempt under way ends by our own will, and counts for nothing."""
@@ -39,12 +44,13 @@ class Failover:
     """Owned by one dispatcher, used on the loop's thread only."""
 
     def __init__(
-        self, replicas: Mapping[str, Replica], config: RoutingConfig, *, events: Events, clock: Clock
+        self, replicas: dict[str, Replica], config: RoutingConfig, *, events: Events, clock: Clock
     ) -> None:
-        self._replicas = replicas
+        self._replicas: Final = replicas
         self._config = config
+        self._max_attempts: Final = config.max_attempts
         self._events = events
-        self._clock = clock
+        self._now: Final = clock.now
         self._budget = RetryBudget(config.retry_share, clock.now())
 
     def granted(self, attempts: Attempts) -> None:
@@ -58,7 +64,7 @@ class Failover:
         return attempts.number + 1 >= self._allowed(request)
 
     def _allowed(self, request: RuntimeRequest) -> int:
-        configured = self._config.max_attempts
+        configured = self._max_attempts
         return configured if request.max_attempts is None else min(configured, request.max_attempts)
 
     def answering(self, lease: Lease) -> None:
@@ -87,10 +93,11 @@ class Failover:
         """Of an attempt that did not fail by itself. error: None for a whole answer."""
         if attempts.judged:
             return
-        verdict = Verdict.LEFT
         if error is None:
-            verdict = Verdict.ANSWERED
-        elif isinstance(error, DeadlineExceeded) and self._was_silent(lease):
+            self._judge(request, lease, _ANSWERED, attempts, error=None, retried=False)
+            return
+        verdict = Verdict.LEFT
+        if isinstance(error, DeadlineExceeded) and self._was_silent(lease):
             verdict = Verdict.FAILED
         self._judge(request, lease, verdict, attempts, error=error, retried=False)
 
@@ -107,18 +114,18 @@ class Failover:
         attempts.judged = True
         self._events.attempt(request, lease.replica, verdict.value, retried=retried)
         retry_after_s = error.retry_after_s if error is not None else None
-        self._replicas[lease.replica].health.judged(verdict, lease, self._clock.now(), retry_after_s)
+        self._replicas[lease.replica].health.judged(verdict, lease, self._now(), retry_after_s)
 
     def _may_try_again(
         self, request: RuntimeRequest, lease: Lease, error: LLMRuntimeError, attempts: Attempts
     ) -> bool:
         if attempts.number >= self._allowed(request):
             return False
-        attempts.failed_on.add(lease.replica)
+        attempts.failed_on = {*attempts.failed_on, lease.replica}
         elsewhere = may_try_elsewhere(error, unanswered=self._config.retry_unanswered)
         if not (elsewhere and self._has_other(request, attempts)) and not may_try_here(error):
             return False
-        return self._budget.take(self._clock.now())
+        return self._budget.take(self._now())
 
     def _has_other(self, request: RuntimeRequest, attempts: Attempts) -> bool:
         """Whether a replica that has not failed the request yet takes some, now or when it has room."""
@@ -138,5 +145,5 @@ class Failover:
     def _was_silent(self, lease: Lease) -> bool:
         """Whether the engine did nothing visible, for anybody, while the request waited for it."""
         seen_at = self._replicas[lease.replica].backend.signs_of_life() or 0.0
-        silent_s = self._clock.now() - max(seen_at, lease.granted_at)
+        silent_s = self._now() - max(seen_at, lease.granted_at)
         return silent_s >= self._config.breaker_silence_s

@@ -17,8 +17,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self._handles: dict[str, RequestHandle] = {}
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._empty: asyncio.Event | None = None
+        """Of those who wait for the end of all; nobody does for as long as the server serves."""
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -28,11 +28,12 @@ class InFlight:
 
     def add(self, handle: RequestHandle) -> None:
         self._handles[handle.request.id] = handle
-        self._empty.clear()
+        if self._empty is not None:
+            self._empty.clear()
 
     def discard(self, request_id: str) -> None:
         self._handles.pop(request_id, None)
-        if not self._handles:
+        if self._empty is not None and not self._handles:
             self._empty.set()
 
     def fail(self, error: Callable[[], LLMRuntimeError]) -> None:
@@ -51,11 +52,16 @@ class InFlight:
 
     async def ended(self, timeout_s: float, unless: asyncio.Event | None = None) -> bool:
         """Waits until none is left, or `unless` is set, or the time is over; whether none is left."""
-        events = [self._empty] if unless is None else [self._empty, unless]
+        empty = self._empty
+        if empty is None:
+            empty = self._empty = asyncio.Event()
+            if not self._handles:
+                empty.set()
+        events = [empty] if unless is None else [empty, unless]
         waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        return self._empty.is_set()
+        return empty.is_set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.events import Events
@@ -20,7 +21,8 @@ class LeaseBook:
     """Owned by one dispatcher, used on the loop's thread."""
 
     def __init__(self, on_free: OnFree, *, events: Events, clock: Clock, cancel_timeout_s: float) -> None:
-        self._on_free = on_free
+        self._on_free: Final = on_free
+        self._when_free: Final = self._freed  # for every lease, so it is made once
         self._events = events
         self._clock = clock
         self._cancel_timeout_s = cancel_timeout_s
@@ -32,10 +34,11 @@ class LeaseBook:
     def grant(self, replica: Replica, handle: RequestHandle, now: float) -> Lease:
         """Slots of `replica` for the request, all it needs."""
         request = handle.request
-        lease = Lease(request.id, replica.id, request.num_slots, now, self._freed, replica.suspected)
+        request_id = request.id
+        lease = Lease(request_id, replica.id, request.num_slots, now, self._when_free, replica.on_suspect)
         replica.hold(lease)
         self._holders[lease] = (replica, handle)
-        self._by_request[request.id] = lease
+        self._by_request[request_id] = lease
         return lease
 
     @property
@@ -74,13 +77,17 @@ class LeaseBook:
             self._events.lease_suspect(lease.replica, lease.request_id)
 
     def _freed(self, lease: Lease) -> None:
-        timer = self._cancel_timers.pop(lease, None)
-        if timer is not None:
-            timer.cancel()
+        if self._cancel_timers:
+            timer = self._cancel_timers.pop(lease, None)
+            if timer is not None:
+                timer.cancel()
         replica, handle = self._holders.pop(lease)
-        if self._by_request.get(lease.request_id) is lease:
-            del self._by_request[lease.request_id]
-        was_given_back = lease in self._given_back
-        self._given_back.discard(lease)
+        request_id = lease.request_id
+        if self._by_request.get(request_id) is lease:
+            del self._by_request[request_id]
+        was_given_back = False
+        if self._given_back and lease in self._given_back:
+            was_given_back = True
+            self._given_back.discard(lease)
         replica.release(lease)
         self._on_free(lease, handle, was_given_back)

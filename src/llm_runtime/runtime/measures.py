@@ -4,7 +4,6 @@ force, how long a request would wait, and who was told to return. Pure; time is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llm_runtime.admission.adaptive_limit import AdaptiveLimit
@@ -30,7 +29,7 @@ class Promises:
 class Measures:
     """Owned by one decision core. adaptive: whether the limits of continuous replicas adapt."""
 
-    def __init__(self, replicas: Mapping[str, ReplicaSlots], *, adaptive: bool) -> None:
+    def __init__(self, replicas: dict[str, ReplicaSlots], *, adaptive: bool) -> None:
         self._replicas = replicas
         self._anybody_waits = False
         self._forecaster = Forecaster([replica.id for replica in replicas.values() if replica.is_static])
@@ -57,7 +56,7 @@ class Measures:
         served = _was_served(usage, stay.generates)
         in_force = self.limits.in_force(self._replicas[stay.replica])
         self._forecaster.left(request_id, in_force, now, drained=served)
-        limit = self.limits.of(stay.replica)
+        limit = self.limits.of(stay.replica) if self.limits.any else None
         if limit is not None and served and usage is not None and not usage.estimated:
             limit.observe(stay, usage, prompt_weight, now)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from typing import Final
 
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.core.timeline import Timeline
 
-MAX_LOOK_S = 3600.0
+MAX_LOOK_S: Final = 3600.0
 
 
 class Due(Enum):
@@ -55,29 +56,37 @@ class Pace:
         self,
         request: RuntimeRequest,
         timeline: Timeline,
-        *,
         keep_alive_s: float | None,
         write_stall_s: float | None,
     ) -> None:
         """keep_alive_s counts for streams only: nothing can be said before a plain reply."""
-        self._limits = request.limits
-        self._stream = request.stream
-        self._timeline = timeline
-        self._keep_alive_s = keep_alive_s if request.stream else None
-        self._write_stall_s = write_stall_s
-        limits = request.limits
+        limits, stream, arrived_at = request.limits, request.stream, timeline.arrived_at
+        if not stream:
+            keep_alive_s = None
+        self._limits: Final = limits
+        self._stream: Final = stream
+        self._timeline: Final = timeline
+        self._keep_alive_s: Final = keep_alive_s
+        self._write_stall_s: Final = write_stall_s
         looks_s = MAX_LOOK_S
-        for span in (self._keep_alive_s, write_stall_s, limits.idle_s if request.stream else None):
-            if span is not None and span < looks_s:
-                looks_s = span
+        if keep_alive_s is not None and keep_alive_s < looks_s:
+            looks_s = keep_alive_s
+        if write_stall_s is not None and write_stall_s < looks_s:
+            looks_s = write_stall_s
+        if stream and (idle_s := limits.idle_s) is not None and idle_s < looks_s:
+            looks_s = idle_s
         self._looks_s = first_s = looks_s
-        for span in (limits.request_s, limits.first_byte_s, limits.total_s):
-            if span is not None and span < first_s:
-                first_s = span
-        self.first_look_at = timeline.arrived_at + first_s
+        request_s, first_byte_s, total_s = limits.request_s, limits.first_byte_s, limits.total_s
+        if request_s is not None and request_s < first_s:
+            first_s = request_s
+        if first_byte_s is not None and first_byte_s < first_s:
+            first_s = first_byte_s
+        if total_s is not None and total_s < first_s:
+            first_s = total_s
+        self.first_look_at = arrived_at + first_s
         """Nothing can be due before this instant."""
         self.pulling = False
-        self.engine_at = self.client_at = timeline.arrived_at
+        self.engine_at = self.client_at = arrived_at
         self.begun = False
         self.written = False
         self.ending = False

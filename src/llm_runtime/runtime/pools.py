@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Final
 
 from llm_runtime.core.errors import BackendUnavailable, ModelNotFound, UnsupportedEndpoint
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.base import BackendInfo
 from llm_runtime.runtime.dispatcher import Dispatcher
 
-MAX_SHOWN_NAME = 80
+MAX_SHOWN_NAME: Final = 80
 
 
-@dataclass(frozen=True, slots=True)
 class Pool:
     """The models and endpoint kinds that share slots: one dispatcher, one queue.
 
     Most pools have one model. An upstream by URL may have many, and which is known once it answers.
     """
 
-    model: str
-    kinds: frozenset[EndpointKind]
-    dispatcher: Dispatcher
+    __slots__ = ("_backend", "dispatcher", "kinds", "model")
+
+    def __init__(self, model: str, kinds: frozenset[EndpointKind], dispatcher: Dispatcher) -> None:
+        self.model: Final = model
+        self.kinds: Final = kinds
+        self.dispatcher: Final = dispatcher
+        self._backend: Final = next(iter(dispatcher.replicas.values())).backend
 
     @property
     def info(self) -> BackendInfo:
-        return next(iter(self.dispatcher.replicas.values())).backend.info
+        return self._backend.info
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -45,7 +48,7 @@ class ModelIndex:
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self._pools = pools
-        self._by_model: Mapping[str, Mapping[EndpointKind, Pool]] = {}
+        self._by_model: dict[str, dict[EndpointKind, Pool]] = {}
         self.on_change: Callable[[tuple[str, ...]], None] | None = None
         self.refresh()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from llm_runtime.core.lease import Lease
 from llm_runtime.engines.base import Backend, BackendState, BackendStatus, Batching
 from llm_runtime.routing.base import ReplicaView
-from llm_runtime.routing.breaker import BreakerRules
+from llm_runtime.routing.breaker import BreakerRules, BreakerState
+from llm_runtime.runtime.capacity import ReplicaSlots
 from llm_runtime.runtime.replica_health import ReplicaHealth
 
 _LEFT_ALONE = BackendStatus(
@@ -13,13 +16,27 @@ _LEFT_ALONE = BackendStatus(
 )
 
 
-class Replica:
-    """Owned by the dispatcher. Slots are counted by leases, never by what the engine says is free."""
+_READY: Final = BackendState.READY
+_OPEN: Final = BreakerState.OPEN
+_HALF_OPEN: Final = BreakerState.HALF_OPEN
+
+
+class Replica(ReplicaSlots):
+    """Owned by the dispatcher. Slots are counted by leases, never by what the engine says is free.
+
+    num_held: leases that hold slots of it.
+    """
 
     __slots__ = (
-        "_models", "_models_of", "_suspects", "backend", "draining", "health", "id", "is_static", "leases",
-        "num_slots", "num_taken",
+        "_models", "_models_of", "_suspects", "backend", "draining", "health", "id", "is_static", "num_held",
+        "num_slots", "num_taken", "on_suspect",
     )  # fmt: skip
+
+    id: str
+    num_slots: int
+    num_held: int
+    is_static: bool
+    draining: bool
 
     def __init__(self, replica_id: str, backend: Backend, rules: BreakerRules | None = None) -> None:
         """rules: of its breaker; None: none."""
@@ -27,17 +44,18 @@ class Replica:
         self.backend = backend
         self.num_slots = backend.info.num_slots
         self.is_static = backend.info.batching is Batching.STATIC
-        self.leases: set[Lease] = set()
         self._suspects: set[Lease] = set()
+        self.num_held = 0
         self.num_taken = 0
         self.draining = False
         self.health = ReplicaHealth(rules)
         self._models: frozenset[str] | None = None
         self._models_of: tuple[str, ...] | None = None
+        self.on_suspect: Final = self.suspected  # for every lease, so it is made once
 
     @property
     def ready(self) -> bool:
-        return self.backend.status.state is BackendState.READY and not self.health.is_open
+        return self.backend.status.state is _READY and self.health.breaker.state is not _OPEN
 
     @property
     def status(self) -> BackendStatus:
@@ -53,15 +71,11 @@ class Replica:
         return self.num_slots - self.num_taken
 
     @property
-    def num_held(self) -> int:
-        return len(self.leases)
-
-    @property
     def suspect(self) -> bool:
         return bool(self._suspects)
 
     def hold(self, lease: Lease) -> None:
-        self.leases.add(lease)
+        self.num_held += 1
         self.num_taken += lease.num_slots
         self.health.granted(lease)
 
@@ -71,23 +85,20 @@ class Replica:
 
     def release(self, lease: Lease) -> None:
         self._suspects.discard(lease)
-        self.leases.remove(lease)
+        self.num_held -= 1
         self.num_taken -= lease.num_slots
 
     def view(self, num_placed: int) -> ReplicaView:
         """The replica for the router; `num_placed` slots are promised in the decision under way."""
+        # For every request, so it asks as little as it can.
+        health, num_taken, num_slots = self.health, self.num_taken, self.num_slots
+        breaker, is_busy = health.breaker.state, self.is_static and num_taken > 0
+        num_free = (0 if is_busy else num_slots - num_taken) - num_placed
+        ready = breaker is not _OPEN and self.backend.status.state is _READY
         return ReplicaView(
-            id=self.id,
-            num_slots=self.num_slots,
-            num_free_slots=self.num_free - num_placed,
-            ready=self.ready,
-            draining=self.draining,
-            suspect=self.suspect,
-            accepts_batch=(not self.is_static or self.num_taken == 0) and self.health.accepts,
-            on_trial=self.health.on_trial,
-            resting=self.health.resting,
-            models=self.models,
-        )
+            self.id, num_slots, num_free, ready, self.draining, bool(self._suspects),
+            not is_busy and health.accepts, breaker is _HALF_OPEN, health.resting, self.models,
+        )  # fmt: skip
 
     def serves(self, model: str) -> bool:
         models = self.models

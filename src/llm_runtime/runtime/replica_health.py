@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from llm_runtime.core.lease import Lease
 from llm_runtime.routing.breaker import CLOSED, BreakerRules, BreakerState
 from llm_runtime.routing.verdict import Verdict
 
-MAX_REST_S = 60.0
+MAX_REST_S: Final = 60.0
 """Whatever a busy replica asks for: it may be idle again long before."""
+
+_OPEN: Final = BreakerState.OPEN
+_HALF_OPEN: Final = BreakerState.HALF_OPEN
+_ANSWERED: Final = Verdict.ANSWERED
+_FAILED: Final = Verdict.FAILED
+_BUSY: Final = Verdict.BUSY
 
 
 class ReplicaHealth:
@@ -34,7 +41,7 @@ class ReplicaHealth:
 
     @property
     def is_open(self) -> bool:
-        return self.breaker.state is BreakerState.OPEN
+        return self.breaker.state is _OPEN
 
     @property
     def resting(self) -> bool:
@@ -47,7 +54,7 @@ class ReplicaHealth:
     @property
     def on_trial(self) -> bool:
         """One request at a time tries it."""
-        return self.breaker.state is BreakerState.HALF_OPEN
+        return self.breaker.state is _HALF_OPEN
 
     @property
     def accepts(self) -> bool:
@@ -55,19 +62,21 @@ class ReplicaHealth:
         return not self._is_tried
 
     def granted(self, lease: Lease) -> None:
-        if self._rules is not None and self.breaker.state is BreakerState.HALF_OPEN:
+        if self._rules is not None and self.breaker.state is _HALF_OPEN:
             self._trials.add(lease)
             self._is_tried = True
             self._after("trial", self._rules.open_s, self._trial_is_long)
 
     def answering(self, lease: Lease) -> None:
         """The first of an answer has come: enough of a trial."""
-        if lease in self._trials:
-            self._become(Verdict.ANSWERED, lease, 0.0)
+        if self._trials and lease in self._trials:
+            self._become(_ANSWERED, lease, 0.0)
 
     def judged(self, verdict: Verdict, lease: Lease, now: float, retry_after_s: float | None = None) -> None:
         """An attempt has ended. now: monotonic. retry_after_s: what a busy replica asked for."""
-        if verdict is Verdict.BUSY:
+        if verdict is _ANSWERED and self.breaker is CLOSED and not self._trials:
+            return  # as nearly always: nothing can follow from it
+        if verdict is _BUSY:
             self._rest(now, retry_after_s or 0.0)
         self._become(verdict, lease, now)
 
@@ -87,15 +96,15 @@ class ReplicaHealth:
             self._trials.discard(lease)
             self._is_tried = False
             self._drop("trial")
-        if before.state is BreakerState.HALF_OPEN and not is_trial:
+        if before.state is _HALF_OPEN and not is_trial:
             return  # begun before it was opened: old news
-        if verdict is Verdict.FAILED:
+        if verdict is _FAILED:
             self.breaker = before.failed(now, rules)
-        elif verdict is Verdict.ANSWERED:
+        elif verdict is _ANSWERED:
             self.breaker = before.answered()
-        if self.breaker.state is not BreakerState.HALF_OPEN:
+        if self.breaker.state is not _HALF_OPEN:
             self._trials.clear()
-        if self.breaker.state is BreakerState.OPEN and before.state is not BreakerState.OPEN:
+        if self.breaker.state is _OPEN and before.state is not _OPEN:
             self._after("open", self.breaker.open_until - now, self._time_is_over)
         if is_trial or self.breaker.state is not before.state:
             self._changed()

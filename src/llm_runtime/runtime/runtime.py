@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -37,9 +37,9 @@ from llm_runtime.wire.messages import refuse_parts
 
 log = structlog.get_logger(__name__)
 
-RETRY_WHILE_DRAINING_S = 5.0
+RETRY_WHILE_DRAINING_S: Final = 5.0
 
-CONVERSATIONS = frozenset({EndpointKind.CHAT, EndpointKind.TOKENIZE})
+CONVERSATIONS: Final = frozenset({EndpointKind.CHAT, EndpointKind.TOKENIZE})
 """Endpoints whose `messages` are OpenAI's."""
 
 
@@ -70,6 +70,7 @@ class Runtime:
         self._events = events
         self.on_settled: Callable[[RequestRecord], None] | None = None
         self.clock = clock
+        self._now: Final = clock.now
         self.limits = limits
         self._in_flight = InFlight()
         self._drain_cut = asyncio.Event()
@@ -155,10 +156,18 @@ class Runtime:
         """`wanted`, or a variant of it while another request by that name is in flight, or in an engine
         that has not let go of it yet."""
         candidate, number = wanted, 1
-        while candidate in self._in_flight or any(pool.dispatcher.holds(candidate) for pool in self._pools):
+        while self._is_taken(candidate):
             number += 1
             candidate = f"{wanted}-{number}"
         return candidate
+
+    def _is_taken(self, request_id: str) -> bool:
+        if request_id in self._in_flight:
+            return True
+        for pool in self._pools:
+            if pool.dispatcher.holds(request_id):
+                return True
+        return False
 
     def pool_for(self, model: str, kind: EndpointKind) -> Pool:
         """Raises what `ModelIndex.find` raises."""
@@ -166,7 +175,8 @@ class Runtime:
 
     def check(self, request: RuntimeRequest) -> None:
         """Raises InvalidRequest for what no replica of the model can do, before any limit is charged."""
-        pool = self.pool_for(request.model, request.kind)
+        kind = request.kind
+        pool = self.index.find(request.model, kind)
         if request.num_slots > 1 and request.num_slots > (most := pool.dispatcher.max_request_slots):
             raise InvalidRequest(
                 f"The request needs {request.num_slots} sequences at once (choices times prompts), but "
@@ -174,8 +184,8 @@ class Runtime:
                 param=_multiplier(request.body),
                 reason="too_many_sequences",
             )
-        if request.kind in CONVERSATIONS and pool.info.content_parts is not None:
-            refuse_parts(request.body.get("messages", ()), pool.info.content_parts)
+        if kind in CONVERSATIONS and (content_parts := pool.info.content_parts) is not None:
+            refuse_parts(request.body.get("messages", ()), content_parts)
         for replica in pool.dispatcher.replicas.values():
             replica.backend.check(request)
 
@@ -183,7 +193,9 @@ class Runtime:
         """The identity gate. Raises Rejected (counted)."""
         try:
             self._check_open()
-            permit = await self._admission.admit(request, self.clock.now())
+            if not self._admission.asks_elsewhere:
+                return self._admission.admit_identity(request, self._now())
+            permit = await self._admission.admit(request, self._now())
             try:
                 self._check_open()  # others may have closed it meanwhile
             except Draining:
@@ -209,8 +221,9 @@ class Runtime:
         handle's exit; a handle must therefore be entered in the same step.
         """
         try:
-            dispatcher = self.pool_for(request.model, request.kind).dispatcher
-            room = self._admission.admit_capacity(permit, request, dispatcher.load(request), self.clock.now())
+            dispatcher = self.index.find(request.model, request.kind).dispatcher
+            now = self._now()
+            room = self._admission.admit_capacity(permit, request, dispatcher.load(request, now), now)
         except LLMRuntimeError as error:
             if permit.open:  # the model went while the limits were asked
                 permit.rollback()

@@ -55,7 +55,7 @@ def _replicas(pool: Pool) -> list[ReplicaReading]:
             state=replica.status.state.value,
             num_slots=replica.num_slots,
             num_free_slots=_num_free(pool, replica),
-            num_running=len(replica.leases),
+            num_running=replica.num_held,
             suspect=replica.suspect,
             breaker=replica.health.breaker.state.value,
             resting=replica.health.resting,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.quick import quick
@@ -23,8 +23,8 @@ class PoolSize:
     num_replicas: int
 
 
-class Capacity(Protocol):
-    """What can run now, consumed while a decision is made. The router stands behind it."""
+class Room(Protocol):
+    """What can run now, as far as one request needs to know that finds nobody waiting."""
 
     def place(self, request: RuntimeRequest) -> str | None:
         """Reserves `request.num_slots` on the best replica that has them free; None if none has.
@@ -34,6 +34,16 @@ class Capacity(Protocol):
         ...
 
     @property
+    def batch_limit(self) -> int | None:
+        """Static engines: slots of the largest batch an idle replica would take now (None if no
+        replica is static)."""
+        ...
+
+
+class Capacity(Room, Protocol):
+    """What can run now, consumed while a decision is made. The router stands behind it."""
+
+    @property
     def exhausted(self) -> bool:
         """No replica has a single free slot: no use in asking on."""
         ...
@@ -41,54 +51,54 @@ class Capacity(Protocol):
     @property
     def size(self) -> PoolSize: ...
 
-    @property
-    def batch_limit(self) -> int | None:
-        """Static engines: slots of the largest batch an idle replica would take now (None if no
-        replica is static)."""
-        ...
 
-
-@quick
-@dataclass(frozen=True, slots=True)
 class Dispatched:
-    request_id: str
-    replica: str
+    __slots__ = ("replica", "request_id")
+
+    def __init__(self, request_id: str, replica: str) -> None:
+        self.request_id: Final = request_id
+        self.replica: Final = replica
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class FirstToken:
-    request_id: str
+    __slots__ = ("request_id",)
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id: Final = request_id
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class RequestFinished:
     """It left the engine, in whatever way. usage: what was spent, None if unknown."""
 
-    request_id: str
-    usage: Usage | None
+    __slots__ = ("request_id", "usage")
+
+    def __init__(self, request_id: str, usage: Usage | None) -> None:
+        self.request_id: Final = request_id
+        self.usage: Final = usage
 
 
-@dataclass(frozen=True, slots=True)
 class Requeued:
     """It was dispatched but no engine byte was forwarded; it goes back to its old place."""
 
-    request: RuntimeRequest
-    queued_at: float
+    __slots__ = ("queued_at", "request")
+
+    def __init__(self, request: RuntimeRequest, queued_at: float) -> None:
+        self.request: Final = request
+        self.queued_at: Final = queued_at
 
 
 SchedulingEvent = Dispatched | FirstToken | RequestFinished | Requeued
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class Placement:
     """work: what it is expected to cost, in the unit of `Outlook.work`."""
 
-    request_id: str
-    replica: str
-    work: float = 1.0
+    __slots__ = ("replica", "request_id", "work")
+
+    def __init__(self, request_id: str, replica: str, work: float = 1.0) -> None:
+        self.request_id: Final = request_id
+        self.replica: Final = replica
+        self.work: Final = work
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +193,7 @@ class Scheduler(Protocol):
         """Queues it. Raises ValueError if the id is already queued."""
         ...
 
-    def start(self, request: RuntimeRequest, now: float, capacity: Capacity) -> Placement | None:
+    def start(self, request: RuntimeRequest, now: float, room: Room) -> Placement | None:
         """`add`, `decide` and the news that it was dispatched in one, for a request that finds nobody waiting
         and room: what those would have made of it. None, with nothing changed: ask them."""
         ...

@@ -29,11 +29,11 @@ nothing is known then, and lets a fall in load cost two windows, not a dozen.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-_WEIGHT = 0.2  # of the newest sample: half of what is known stems from the last three rounds
-_NUM_ROUNDS = 2
+_WEIGHT: Final = 0.2  # of the newest sample: half of what is known stems from the last three rounds
+_NUM_ROUNDS: Final = 2
 
 
 class Queue(NamedTuple):
@@ -64,12 +64,16 @@ class _Window:
     worth: bool | None = None
 
 
-@dataclass(slots=True)
 class _EngineBatch:
-    replica: str
-    started_at: float
-    request_ids: set[str] = field(default_factory=set)
-    disturbed: bool = False  # a member came back unserved: its duration says nothing
+    """disturbed: a member came back unserved, so its duration says nothing."""
+
+    __slots__ = ("disturbed", "replica", "request_ids", "started_at")
+
+    def __init__(self, replica: str, started_at: float) -> None:
+        self.replica: Final = replica
+        self.started_at: Final = started_at
+        self.request_ids: set[str] = set()
+        self.disturbed = False
 
 
 class _Average:
@@ -137,7 +141,9 @@ class BatchFormer:
 
     def arrived(self, num_waiting: int, now: float) -> None:
         """A request was queued; `num_waiting` counts it."""
-        self._round_peak = max(self._round_peak, num_waiting + len(self._batch_of))
+        num_present = num_waiting + len(self._batch_of)
+        if num_present > self._round_peak:
+            self._round_peak = num_present
         window = self._window
         if window is None:
             return
@@ -149,6 +155,11 @@ class BatchFormer:
         if num_waiting == 1 and not window.released:
             self._stop_observing()  # those it was opened for have all left
             self._window = None
+
+    def started(self, request_id: str, replica: str, now: float) -> None:
+        """A request came while nobody waited, and was dispatched at once."""
+        self.arrived(1, now)
+        self.dispatched(request_id, replica, now)
 
     def dispatched(self, request_id: str, replica: str, now: float) -> None:
         batch = self._batches.get(replica)
@@ -168,7 +179,8 @@ class BatchFormer:
             if batch.started_at >= window.opened_at:
                 self._stop_observing()
         batch.request_ids.discard(request_id)
-        batch.disturbed = batch.disturbed or not served
+        if not served:
+            batch.disturbed = True
         if not batch.request_ids:
             del self._batches[batch.replica]
             if not batch.disturbed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
@@ -15,16 +16,16 @@ from llm_runtime.core.request import EndpointKind, RuntimeRequest
 PredictTokens = Callable[[RuntimeRequest], float]
 """Tokens that one sequence of the answer will have; at least 1, at most the request's cap."""
 
-GAIN = 0.1
+GAIN: Final = 0.1
 """Of the newest sample, once ten have been seen; before that all count alike."""
-MAX_KEYS = 4096
-FORGETTING = 0.99
+MAX_KEYS: Final = 4096
+FORGETTING: Final = 0.99
 """Weight of the sample before, by that of a new one: a hundred samples matter."""
-MIN_FOR_TRUST = 20
-WEIGHT_EVERY = 8
-WEIGHT_GAIN = 0.15
+MIN_FOR_TRUST: Final = 20
+WEIGHT_EVERY: Final = 8
+WEIGHT_GAIN: Final = 0.15
 """Of that many ends; 2 % of each."""
-MAX_PROMPT_WEIGHT = 1.0
+MAX_PROMPT_WEIGHT: Final = 1.0
 """Computing a prompt token never takes longer than generating one."""
 
 
@@ -52,7 +53,7 @@ class _Habit:
         return expected if expected < cap else float(cap)
 
     def learn(self, cap: int, tokens: float, cached_share: float) -> None:
-        """tokens: at least 1. For every answer twice, so it is written to be cheap."""
+        """tokens: at least 1. Of every answer, so it is written to be cheap."""
         self.num_seen = num_seen = self.num_seen + 1
         weight = gain(num_seen)
         mean, share = self.mean, self.share
@@ -66,44 +67,76 @@ class _Habit:
         self.share = share + weight * (tokens / cap - share)
         self.cached_share += weight * (cached_share - self.cached_share)
 
+    def copy(self) -> _Habit:
+        made = _Habit()
+        made.num_seen, made.mean, made.share = self.num_seen, self.mean, self.share
+        made.cached_share = self.cached_share
+        made.mean_error, made.share_error = self.mean_error, self.share_error
+        return made
+
 
 class Habits:
     """Lengths of answers and cached prompts by tenant and endpoint; of an unknown tenant by endpoint, and of
-    an unknown endpoint the cap and nothing. Keeps the keys seen last."""
+    an unknown endpoint the cap and nothing. Keeps the keys seen last.
 
-    __slots__ = ("_by_kind", "_by_tenant", "_max_keys")
+    While one tenant alone has used an endpoint, its habit is that of the endpoint too, as one object.
+    """
+
+    __slots__ = ("_by_kind", "_by_tenant", "_max_keys", "_newest", "_newest_kind", "_newest_tenant")
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._by_tenant: OrderedDict[tuple[str, EndpointKind], _Habit] = OrderedDict()
         self._by_kind: dict[EndpointKind, _Habit] = {}
         self._max_keys = max_keys
+        self._newest: _Habit | None = None  # of the key that learnt last, so nothing has to be moved for it
+        self._newest_tenant = ""
+        self._newest_kind: EndpointKind | None = None
 
     def predict(self, request: RuntimeRequest) -> float:
         """Tokens of one sequence, from 1 to the request's cap."""
-        known = self._of(request)
+        known = self.of(request)
         return float(request.max_tokens) if known is None else known.predict(request.max_tokens)
 
     def computed(self, request: RuntimeRequest) -> float:
         """Tokens of its prompt that an engine will have to compute."""
-        known = self._of(request)
+        known = self.of(request)
         tokens = request.num_prompt_tokens
         return float(tokens) if known is None else tokens * (1.0 - known.cached_share)
 
     def learn(self, request: RuntimeRequest, tokens: float, cached_share: float = 0.0) -> None:
         """tokens: of one sequence of a completed answer; at least 1. cached_share: of its prompt's."""
-        key = (request.tenant, request.kind)
+        cap, kind = request.max_tokens, request.kind
+        habit = self._newest
+        if habit is None or kind is not self._newest_kind or request.tenant != self._newest_tenant:
+            habit = self._moved_to_end(request)
+        habit.learn(cap, tokens, cached_share)
+        of_all = self._by_kind[kind]
+        if of_all is not habit:
+            of_all.learn(cap, tokens, cached_share)
+
+    def of(self, request: RuntimeRequest) -> _Habit | None:
+        """What is known of its like, or of any on its endpoint."""
+        kind, tenant = request.kind, request.tenant
+        if kind is self._newest_kind and tenant == self._newest_tenant:
+            return self._newest
+        return self._by_tenant.get((tenant, kind)) or self._by_kind.get(kind)
+
+    def _moved_to_end(self, request: RuntimeRequest) -> _Habit:
+        """Its habit as the one that was seen last, made if there is none; the endpoint's is there then too."""
+        kind = request.kind
+        key = (request.tenant, kind)
         habit = self._by_tenant.get(key)
         if habit is None:
             if len(self._by_tenant) >= self._max_keys:
                 self._by_tenant.popitem(last=False)
             habit = self._by_tenant[key] = _Habit()
+            of_all = self._by_kind.get(kind)
+            # From its second tenant on an endpoint has a habit of its own.
+            self._by_kind[kind] = habit if of_all is None else of_all.copy()
         else:
             self._by_tenant.move_to_end(key)
-        habit.learn(request.max_tokens, tokens, cached_share)
-        self._by_kind.setdefault(request.kind, _Habit()).learn(request.max_tokens, tokens, cached_share)
-
-    def _of(self, request: RuntimeRequest) -> _Habit | None:
-        return self._by_tenant.get((request.tenant, request.kind)) or self._by_kind.get(request.kind)
+        self._newest, self._newest_tenant, self._newest_kind = habit, request.tenant, kind
+        return habit
 
 
 class ServiceTimes:
@@ -190,7 +223,8 @@ class History:
         self.trust = Trust()
         self.prompt_weight = 0.0
         """Time of a computed prompt token by that of a generated one. It moves slowly: it is a unit."""
-        self.predict = predict or self.habits.predict
+        self._learnt = self.habits.predict
+        self.predict = predict or self._learnt
 
     def seconds(self, request: RuntimeRequest) -> float:
         """Predicted time on an engine; 0 while nothing is known."""
@@ -206,8 +240,16 @@ class History:
     def work(self, request: RuntimeRequest) -> float:
         """What it is expected to cost an engine, in generated tokens; prompt tokens count as many of them
         as they take time. At least 1."""
-        tokens = self.predict(request) * request.num_slots
-        work = self.prompt_weight * self.habits.computed(request) + tokens
+        known, cap = self.habits.of(request), request.max_tokens
+        if self.predict is not self._learnt:
+            tokens = self.predict(request)
+        else:  # the same without its detour: for every request
+            tokens = float(cap) if known is None else known.predict(cap)
+        tokens *= request.num_slots
+        computed = float(request.num_prompt_tokens)
+        if known is not None:
+            computed *= 1.0 - known.cached_share
+        work = self.prompt_weight * computed + tokens
         return work if work > 1.0 else 1.0
 
     def _learn_weight(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Final
 
 from llm_runtime.core.request import RuntimeRequest
 from llm_runtime.scheduling.history import History
@@ -16,14 +16,13 @@ from llm_runtime.scheduling.history import History
 Rank = tuple[float, ...]
 """Smaller runs earlier. Unique among those that wait: its last member is a sequence number."""
 
-TRUSTED = 0.5
+TRUSTED: Final = 0.5
 """Correlation from which on predictions may keep slots from anybody."""
-MEAN_GAIN = 0.01
-_MIN_COMPACTION = 64
-_MAX_SAMPLE = 256
+MEAN_GAIN: Final = 0.01
+_MIN_COMPACTION: Final = 64
+_MAX_SAMPLE: Final = 256
 
 
-@dataclass(slots=True, eq=False)
 class Waiting:
     """A request in the queue. Owned by the pool's scheduler, shared by the structures that index it.
 
@@ -39,20 +38,33 @@ class Waiting:
     gone: it has left the queue; heaps drop such entries when they meet them.
     """
 
-    request: RuntimeRequest
-    queued_at: float
-    seq: int
-    queue_until: float | None = None
-    hopeless_at: float | None = None
-    predicted_s: float | None = None
-    charged: float = 0.0
-    is_short: bool = True
-    work: float = 0.0
-    band: int = 0
-    rank: Rank = ()
-    num_preempted: int = 0
-    passed_since: float | None = None
-    gone: bool = False
+    __slots__ = (
+        "band", "charged", "gone", "hopeless_at", "is_short", "num_preempted", "passed_since", "predicted_s",
+        "queue_until", "queued_at", "rank", "request", "seq", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: RuntimeRequest,
+        queued_at: float,
+        seq: int,
+        queue_until: float | None = None,
+        work: float = 0.0,
+    ) -> None:
+        self.request: Final = request
+        self.queued_at: Final = queued_at
+        self.seq = seq
+        self.queue_until = queue_until
+        self.work = work
+        self.hopeless_at: float | None = None
+        self.predicted_s: float | None = None
+        self.charged = 0.0
+        self.is_short = True
+        self.band = 0
+        self.rank: Rank = ()
+        self.num_preempted = 0
+        self.passed_since: float | None = None
+        self.gone = False
 
     @property
     def leaves_at(self) -> float | None:
@@ -62,7 +74,6 @@ class Waiting:
         return min(self.queue_until, self.hopeless_at)
 
 
-@dataclass(slots=True, eq=False)
 class Running:
     """A request on an engine. Owned by the pool's scheduler.
 
@@ -70,12 +81,15 @@ class Running:
     has_token: its first token has come. is_leaving: it was told to make room.
     """
 
-    entry: Waiting
-    replica: str
-    dispatched_at: float
-    prompt_until: float
-    has_token: bool = False
-    is_leaving: bool = False
+    __slots__ = ("dispatched_at", "entry", "has_token", "is_leaving", "prompt_until", "replica")
+
+    def __init__(self, entry: Waiting, replica: str, dispatched_at: float, prompt_until: float) -> None:
+        self.entry: Final = entry
+        self.replica: Final = replica
+        self.dispatched_at: Final = dispatched_at
+        self.prompt_until: Final = prompt_until
+        self.has_token = False
+        self.is_leaving = False
 
     def at_work(self, now: float) -> bool:
         """Past its prompt, as far as anybody knows."""

@@ -1,10 +1,12 @@
-"""`PoolScheduler`: bands x flows x order, batch formation, queue deadlines. Implements `Scheduler`.
+"""`PoolScheduler`: bands x flows x order, batch formation, queue deadlines.
 
 What it guarantees: every request added leaves exactly once (dispatched, evicted or removed); between
 two events it answers the same; add, remove and each dispatch cost O(log n), however many wait.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
@@ -21,6 +23,8 @@ from llm_runtime.scheduling.base import (
     QueueSnapshot,
     RequestFinished,
     Requeued,
+    Room,
+    Scheduler,
     SchedulingEvent,
 )
 from llm_runtime.scheduling.batching import BatchFormer, Queue
@@ -35,13 +39,13 @@ from llm_runtime.scheduling.totals import Pass
 from llm_runtime.scheduling.waiting_list import SHEDDABLE, WaitingList, is_sheddable
 from llm_runtime.scheduling.why import Obstacles, why_it_waits
 
-QUEUE_TIMEOUT = "queue_timeout"
-SHED = "shed"
-WOULD_MISS_DEADLINE = "would_miss_deadline"
-_BEFORE_ALL_SEQ = -(2**53)
+QUEUE_TIMEOUT: Final = "queue_timeout"
+SHED: Final = "shed"
+WOULD_MISS_DEADLINE: Final = "would_miss_deadline"
+_BEFORE_ALL_SEQ: Final = -(2**53)
 
 
-class PoolScheduler:
+class PoolScheduler(Scheduler):
     """One pool's queue. Owned by its dispatcher, called from the loop's thread only.
 
     max_skip_s: a request that fits nowhere, first of its shape, may be passed by later ones for so
@@ -91,24 +95,24 @@ class PoolScheduler:
         self._next_seq += 1
         self._batching.arrived(len(self._waiting), now)
 
-    def start(self, request: RuntimeRequest, now: float, capacity: Capacity) -> Placement | None:
-        if self._waiting or not self._is_plain or capacity.batch_limit is not None:
+    def start(self, request: RuntimeRequest, now: float, room: Room) -> Placement | None:
+        if not self._is_plain or len(self._waiting) or room.batch_limit is not None:
             return None
         queue_s = request.limits.queue_s
         if queue_s is not None and queue_s <= 0:
             return None
-        replica = capacity.place(request)
+        replica = room.place(request)
         if replica is None:
             return None
-        entry = Waiting(request, now, self._next_seq, None if queue_s is None else now + queue_s)
-        self._next_seq += 1
-        entry.work = self._history.work(request)
+        work = self._history.work(request)
+        entry = Waiting(request, now, self._next_seq, None if queue_s is None else now + queue_s, work)
         entry.gone = True
-        prefill_s = self._history.prompt_seconds(request)
-        self._running[request.id] = Running(entry, replica, now, now + prefill_s)
-        self._batching.arrived(1, now)
-        self._batching.dispatched(request.id, replica, now)
-        return Placement(request.id, replica, entry.work)
+        self._next_seq += 1
+        request_id = request.id
+        # When its prompt will be done is asked by caps, preemption and reserve, of which there is none.
+        self._running[request_id] = Running(entry, replica, now, now)
+        self._batching.started(request_id, replica, now)
+        return Placement(request_id, replica, work)
 
     def remove(self, request_id: str, now: float) -> bool:
         entry = self._waiting.get(request_id)
@@ -119,20 +123,19 @@ class PoolScheduler:
         return True
 
     def observe(self, event: SchedulingEvent, now: float) -> None:
-        match event:
-            case Dispatched(request_id, replica):
-                self._batching.dispatched(request_id, replica, now)
-            case RequestFinished(request_id, usage):
-                self._batching.finished(request_id, now)
-                running = self._running.pop(request_id, None)
-                if running is not None:
-                    self._finish(running, usage, now)
-            case Requeued(request, queued_at):
-                self._requeue(request, queued_at, now)
-            case FirstToken(request_id):
-                running = self._running.get(request_id)
-                if running is not None:
-                    self._begin(running, now)
+        if isinstance(event, RequestFinished):
+            self._batching.finished(event.request_id, now)
+            running = self._running.pop(event.request_id, None)
+            if running is not None:
+                self._finish(running, event.usage, now)
+        elif isinstance(event, FirstToken):
+            running = self._running.get(event.request_id)
+            if running is not None:
+                self._begin(running, now)
+        elif isinstance(event, Dispatched):
+            self._batching.dispatched(event.request_id, event.replica, now)
+        else:
+            self._requeue(event.request, event.queued_at, now)
 
     def _begin(self, running: Running, now: float) -> None:
         running.has_token = True
@@ -143,7 +146,8 @@ class PoolScheduler:
 
     def _finish(self, running: Running, usage: Usage | None, now: float) -> None:
         entry = running.entry
-        self._leave_engine(entry, usage)
+        if not self._is_plain:  # then nobody keeps an account of it
+            self._leave_engine(entry, usage)
         if usage is not None and usage.completion_tokens and not running.is_leaving:
             self._history.learn(entry.request, usage, now - running.dispatched_at, entry.predicted_s)
 
@@ -300,7 +304,7 @@ class PoolScheduler:
     # ---- for the gate
 
     def outlook(self, request: RuntimeRequest, now: float) -> Outlook:
-        entry = Waiting(request, now, self._next_seq, work=self._history.work(request))
+        entry = Waiting(request, now, self._next_seq, None, self._history.work(request))
         ahead = self._bands.ahead(entry)
         sheddable = 0.0
         if self._bands.is_single and not is_sheddable(request):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_runtime.core.request import RuntimeRequest
-from llm_runtime.routing.base import ReplicaView
+from llm_runtime.routing.base import ReplicaView, RoutingPolicy
 
 
-class LeastLoad:
-    """Scores by the share of slots left once the request runs there. Implements `RoutingPolicy`.
+class LeastLoad(RoutingPolicy):
+    """Scores by the share of slots left once the request runs there.
 
     Relative, so that a large replica gets proportionally more; counted with the request, so that of two
     idle replicas of different size the larger one goes first.
