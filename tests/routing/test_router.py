@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.routing.base import ReplicaView
 from llm_runtime.routing.policies.least_load import LeastLoad
-from llm_runtime.routing.router import Router
+from llm_runtime.routing.router import Router, eligible
 
 
 def request(num_slots: int = 1) -> RuntimeRequest:
@@ -82,6 +82,19 @@ def test_the_choice_is_able_and_nobody_able_is_better(
 @given(replicas=views(), seed=st.integers(0, 3))
 def test_the_same_seed_chooses_the_same(replicas: list[ReplicaView], seed: int) -> None:
     assert choose(replicas, seed=seed) == choose(replicas, seed=seed)
+
+
+@given(replicas=views().filter(bool), num_slots=st.integers(1, 8), resting=st.booleans(), model=st.booleans())
+def test_one_alone_is_judged_as_among_others(
+    replicas: list[ReplicaView], num_slots: int, resting: bool, model: bool
+) -> None:
+    one = replicas[0]
+    alone = ReplicaView(
+        one.id, one.num_slots, one.num_free_slots, one.ready, one.draining, one.suspect, one.accepts_batch,
+        False, resting, frozenset({"m" if model else "other"}),
+    )  # fmt: skip
+    able = eligible(request(num_slots), [alone])
+    assert choose([alone], num_slots) == (able[0].id if able else None)
 
 
 def test_no_replica_no_choice() -> None:

@@ -15,7 +15,7 @@ from llm_runtime.engines.base import BackendState
 from llm_runtime.runtime.config import LimitsConfig
 from llm_runtime.runtime.in_flight import LAST_WORDS_S
 from llm_runtime.runtime.runtime import Readiness
-from llm_runtime.scheduling.base import Capacity, Decision, Placement
+from llm_runtime.scheduling.base import Capacity, Decision, Placement, Room
 from tests.runtime.rig import rig, virtual
 from tests.runtime.test_retries import Preempting
 from tests.support.scripted import ScriptedBackend
@@ -214,7 +214,7 @@ async def test_a_scheduler_that_breaks_is_fatal_and_strands_nobody() -> None:
 @virtual
 async def test_one_that_breaks_at_a_start_is_fatal_as_well() -> None:
     class Breaking(Preempting):
-        def start(self, request: RuntimeRequest, now: float, capacity: Capacity) -> Placement | None:
+        def start(self, request: RuntimeRequest, now: float, room: Room) -> Placement | None:
             raise ZeroDivisionError
 
     async with rig(scheduler=Breaking()) as r:

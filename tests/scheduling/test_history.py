@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,39 @@ def test_tenants_and_endpoints_are_told_apart_and_strangers_get_the_endpoints_me
     assert lengths.predict(asked("wordy", cap=500)) == pytest.approx(300)
     assert 10 < lengths.predict(asked("new", cap=500)) < 300
     assert lengths.predict(asked("terse", cap=500, kind=EndpointKind.COMPLETIONS)) == 500
+
+
+SAMPLES = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.sampled_from((EndpointKind.CHAT, EndpointKind.COMPLETIONS)),
+        st.integers(1, 500),  # cap
+        st.floats(1.0, 500.0),
+        st.sampled_from((0.0, 0.5)),
+    ),
+    max_size=40,
+)
+
+
+@given(samples=SAMPLES, max_keys=st.integers(1, 7))
+def test_a_tenant_and_its_endpoint_learn_as_if_each_learnt_alone(
+    samples: list[tuple[str, EndpointKind, int, float, float]], max_keys: int
+) -> None:
+    habits, own = Habits(max_keys), dict[tuple[str, EndpointKind], Habits]()
+    of_all: defaultdict[EndpointKind, Habits] = defaultdict(Habits)
+    for tenant, kind, cap, tokens, cached_share in samples:
+        habits.learn(asked(tenant, cap, kind), tokens, cached_share)
+        known = own.pop((tenant, kind), None)
+        if known is None and len(own) >= max_keys:
+            del own[next(iter(own))]  # the one seen longest ago
+        own[tenant, kind] = known = known or Habits()
+        for one in (known, of_all[kind]):
+            one.learn(asked("any", cap, kind), tokens, cached_share)
+        for name in "abcx":
+            probe, alone = asked(name, 77, kind), asked("any", 77, kind)
+            expected = own.get((name, kind), of_all[kind])
+            assert habits.predict(probe) == expected.predict(alone)
+            assert habits.computed(probe) == expected.computed(alone)
 
 
 def test_old_habits_are_forgotten() -> None:

@@ -11,6 +11,7 @@ from llm_runtime.scheduling.base import (
     Outlook,
     Placement,
     QueueSnapshot,
+    Room,
     Scheduler,
     SchedulingEvent,
 )
@@ -25,7 +26,7 @@ class Forwarding:
     def add(self, request: RuntimeRequest, now: float) -> None:
         self.inner.add(request, now)
 
-    def start(self, request: RuntimeRequest, now: float, capacity: Capacity) -> Placement | None:
+    def start(self, request: RuntimeRequest, now: float, room: Room) -> Placement | None:
         """None: whatever a test has to say of adding and deciding is heard."""
         return None
 

@@ -69,7 +69,8 @@ class Stay:
     """
 
     __slots__ = (
-        "full_s", "generates", "held_s", "mean_held", "num_slots", "occupancy", "replica", "started_at", "work",
+        "full_s", "generates", "held_s", "mean_held", "num_slots", "occupancy", "replica", "started_at",
+        "work",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +83,6 @@ class Stay:
         mean_held: float = 0.0,
         occupancy: float = 0.0,
         full_s: float = 0.0,
-        generates: bool = True,
     ) -> None:
         self.replica: Final = replica
         self.work: Final = work
@@ -92,7 +92,7 @@ class Stay:
         self.mean_held = mean_held
         self.occupancy: Final = occupancy
         self.full_s: Final = full_s
-        self.generates: Final = generates
+        self.generates = True
 
 
 class _Replica:
@@ -120,6 +120,20 @@ class _Replica:
         self.room_s = 0.0
         self.counted_full_s = 0.0
         self.counted_occupancy = 0.0
+
+    def moved(self, num_slots: int, in_force: int, somebody_waits: bool, now: float) -> None:
+        """Time has passed, and then so many slots were taken (below 0: let go of)."""
+        span_s = now - self.seen_at
+        if span_s > 0:
+            self.seen_at = now
+            held_s = self.num_held * span_s
+            self.occupancy += held_s
+            if self.is_full:
+                self.full_s += span_s
+                self.full_occupancy += held_s
+        self.num_held = num_held = self.num_held + num_slots
+        least = 0.0 if self.is_static else FULL_SHARE * in_force
+        self.is_full = num_held > 0 and num_held >= least and (somebody_waits or not self.is_static)
 
     def learn(self, stay: Stay, full_s: float, in_force: int) -> None:
         self.work = FORGETTING * self.work + stay.work * full_s / stay.held_s
@@ -163,7 +177,8 @@ class Sizes:
 
     def learn(self, work: float) -> None:
         self.num_seen += 1
-        gain = max(1 - FORGETTING, 1 / self.num_seen)
+        gain = 1 / self.num_seen
+        gain = max(gain, 1 - FORGETTING)
         self.mean += gain * (work - self.mean)
         self.mean_square += gain * (work * work - self.mean_square)
 
@@ -193,21 +208,19 @@ class Forecaster:
             return
         self._waiting_since = now if anybody else math.inf
         for replica in self._static:
-            here = self._advanced(replica, now)
-            here.is_full = anybody and here.num_held > 0
+            self._replica(replica, now).moved(0, 0, anybody, now)
 
     def started(self, request: RuntimeRequest, replica: str, work: float, in_force: int, now: float) -> None:
         """in_force: slots of the replica that may be held."""
         self._moved_at = now
         self._arrivals[priority_class(request.priority)].add(work, now)
         num_slots = request.num_slots
-        here = self._advanced(replica, now)
-        here.num_held += num_slots
-        here.is_full = self._is_full(here, in_force)
-        generates = request.kind not in WITHOUT_ANSWER
-        self._stays[request.id] = Stay(
-            replica, work, num_slots, now, 0.0, 0.0, here.occupancy, here.full_s, generates
-        )
+        here = self._replica(replica, now)
+        here.moved(num_slots, in_force, self._waiting_since < math.inf, now)
+        stay = Stay(replica, work, num_slots, now, 0.0, 0.0, here.occupancy, here.full_s)
+        if request.kind in WITHOUT_ANSWER:
+            stay.generates = False
+        self._stays[request.id] = stay
 
     def left(self, request_id: str, in_force: int, now: float, *, drained: bool = True) -> Stay | None:
         """drained: it had an answer and will not come back; only that teaches anything. None: it did not,
@@ -215,11 +228,11 @@ class Forecaster:
         stay = self._stays.pop(request_id, None)
         if stay is None:
             return None
-        here = self._advanced(stay.replica, now)
+        here = self._replica(stay.replica, now)
+        num_held = here.num_held
+        here.moved(-stay.num_slots, in_force, self._waiting_since < math.inf, now)
         stay.held_s = held_s = now - stay.started_at
-        stay.mean_held = (here.occupancy - stay.occupancy) / held_s if held_s > 0 else float(here.num_held)
-        here.num_held -= stay.num_slots
-        here.is_full = self._is_full(here, in_force)
+        stay.mean_held = (here.occupancy - stay.occupancy) / held_s if held_s > 0 else float(num_held)
         if not drained:
             return None
         self._moved_at = now
@@ -228,11 +241,6 @@ class Forecaster:
         if held_s > 0 and full_s > 0:
             here.learn(stay, full_s, in_force)
         return stay
-
-    def _is_full(self, here: _Replica, in_force: int) -> bool:
-        if here.is_static:
-            return here.num_held > 0 and self._waiting_since < math.inf
-        return here.num_held > 0 and here.num_held >= FULL_SHARE * in_force
 
     def rate(self, in_force: Mapping[str, int], now: float) -> float | None:
         """Work per second of a full pool; None while nothing was measured. in_force: slots by replica, of
@@ -279,18 +287,10 @@ class Forecaster:
         """None: it is on no replica."""
         return self._stays.get(request_id)
 
-    def _advanced(self, replica: str, now: float) -> _Replica:
+    def _replica(self, replica: str, now: float) -> _Replica:
         here = self._replicas.get(replica)
         if here is None:
             here = self._replicas[replica] = _Replica(replica in self._static, now)
-        span_s = now - here.seen_at
-        if span_s > 0:
-            here.seen_at = now
-            held_s = here.num_held * span_s
-            here.occupancy += held_s
-            if here.is_full:
-                here.full_s += span_s
-                here.full_occupancy += held_s
         return here
 
 

@@ -21,7 +21,7 @@ class ReplicaView:
         "resting", "suspect",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - a record, made by position for every request
         self,
         id: str,
         num_slots: int,

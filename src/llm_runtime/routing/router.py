@@ -47,6 +47,13 @@ class Router:
 
         Equals are drawn among, so that replicas whose counters agree share the load.
         """
+        if len(replicas) == 1:  # then there is nothing to weigh
+            only = replicas[0]
+            if not only.ready or only.draining or not only.accepts_batch:
+                return None
+            return (
+                only.id if only.num_free_slots >= request.num_slots and only.serves(request.model) else None
+            )
         able = eligible(request, replicas)
         if not able:
             return None

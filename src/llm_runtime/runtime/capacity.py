@@ -100,9 +100,9 @@ class Vacancy(Room):
 
     def place(self, request: RuntimeRequest) -> str | None:
         limits, num_slots = self._limits, request.num_slots
-        views = []
+        views = list[ReplicaView]()
         for replica in self._replicas:
-            view = limits.view(replica, 0, num_slots)
+            view = limits.view(replica, 0, num_slots) if limits.any else replica.view(0)
             if view.ready and not view.draining:
                 views.append(view)
         return self._router.choose(request, views, self.now)

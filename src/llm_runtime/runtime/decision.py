@@ -117,7 +117,12 @@ class DecisionCore:
 
     def load(self, request: RuntimeRequest, now: float) -> Load:
         """The pool as the capacity gate sees it when this request knocks."""
-        could_start = self._could_start(request)
+        limits, num_slots, could_start = self._limits, request.num_slots, False
+        for replica in self._replicas.values():
+            num_free = limits.num_free(replica, num_slots) if limits.any else replica.num_free
+            if num_free >= num_slots and replica.ready and not replica.draining:
+                could_start = True
+                break
         if could_start and not self._waiting:
             return self._nobody_waits
         outlook = self._scheduler.outlook(request, now)
@@ -150,13 +155,6 @@ class DecisionCore:
     @property
     def promises(self) -> Promises:
         return self._measures.promises
-
-    def _could_start(self, request: RuntimeRequest) -> bool:
-        limits, num_slots = self._limits, request.num_slots
-        for replica in self._replicas.values():
-            if limits.num_free(replica, num_slots) >= num_slots and replica.ready and not replica.draining:
-                return True
-        return False
 
     def snapshot(self, now: float) -> QueueSnapshot:
         return self._scheduler.snapshot(now)

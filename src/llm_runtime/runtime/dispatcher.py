@@ -116,7 +116,7 @@ class Dispatcher:
 
     def holds(self, request_id: str) -> bool:
         """Whether an engine still has slots under that name, also for a request that has ended."""
-        return self._leases.holds(request_id)
+        return request_id in self._leases.by_request
 
     def snapshot(self) -> QueueSnapshot:
         return self._core.snapshot(self._now())

@@ -19,8 +19,8 @@ from llm_runtime.routing.retry_budget import RetryBudget
 from llm_runtime.routing.verdict import Verdict, may_try_elsewhere, may_try_here, verdict_of
 from llm_runtime.runtime.replica import Replica
 
-
 _ANSWERED: Final = Verdict.ANSWERED
+_ANSWERED_WORD: Final = Verdict.ANSWERED.value
 
 
 class Attempts:
@@ -61,7 +61,8 @@ class Failover:
 
     def is_last(self, request: RuntimeRequest, attempts: Attempts) -> bool:
         """Whether the attempt that is about to be granted is the last that is allowed."""
-        return attempts.number + 1 >= self._allowed(request)
+        allowed = self._max_attempts if request.max_attempts is None else self._allowed(request)
+        return attempts.number + 1 >= allowed
 
     def _allowed(self, request: RuntimeRequest) -> int:
         configured = self._max_attempts
@@ -93,8 +94,11 @@ class Failover:
         """Of an attempt that did not fail by itself. error: None for a whole answer."""
         if attempts.judged:
             return
-        if error is None:
-            self._judge(request, lease, _ANSWERED, attempts, error=None, retried=False)
+        if error is None:  # as nearly always
+            attempts.judged = True
+            replica = lease.replica
+            self._events.attempt(request, replica, _ANSWERED_WORD, retried=False)
+            self._replicas[replica].health.judged(_ANSWERED, lease, self._now())
             return
         verdict = Verdict.LEFT
         if isinstance(error, DeadlineExceeded) and self._was_silent(lease):

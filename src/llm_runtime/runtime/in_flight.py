@@ -13,32 +13,29 @@ LAST_WORDS_S = 1.0
 
 
 class InFlight:
-    """Owned by the runtime, used on the loop's thread."""
+    """Owned by the runtime, used on the loop's thread. by_id: all of them, changed by `add` and `discard`."""
 
     def __init__(self) -> None:
-        self._handles: dict[str, RequestHandle] = {}
+        self.by_id: dict[str, RequestHandle] = {}
         self._empty: asyncio.Event | None = None
         """Of those who wait for the end of all; nobody does for as long as the server serves."""
 
     def __len__(self) -> int:
-        return len(self._handles)
-
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._handles
+        return len(self.by_id)
 
     def add(self, handle: RequestHandle) -> None:
-        self._handles[handle.request.id] = handle
+        self.by_id[handle.request.id] = handle
         if self._empty is not None:
             self._empty.clear()
 
     def discard(self, request_id: str) -> None:
-        self._handles.pop(request_id, None)
-        if self._empty is not None and not self._handles:
+        self.by_id.pop(request_id, None)
+        if self._empty is not None and not self.by_id:
             self._empty.set()
 
     def fail(self, error: Callable[[], LLMRuntimeError]) -> None:
         """Leaves each of them an error of its own; returns before they have ended."""
-        for handle in tuple(self._handles.values()):
+        for handle in tuple(self.by_id.values()):
             handle.fail(error())
 
     async def end(self, error: Callable[[], LLMRuntimeError]) -> None:
@@ -46,7 +43,7 @@ class InFlight:
         self.fail(error)
         if await self.ended(LAST_WORDS_S):
             return
-        for handle in tuple(self._handles.values()):
+        for handle in tuple(self.by_id.values()):
             handle.cut()
         await self.ended(LAST_WORDS_S)
 
@@ -55,7 +52,7 @@ class InFlight:
         empty = self._empty
         if empty is None:
             empty = self._empty = asyncio.Event()
-            if not self._handles:
+            if not self.by_id:
                 empty.set()
         events = [empty] if unless is None else [empty, unless]
         waits = [asyncio.ensure_future(event.wait()) for event in events]

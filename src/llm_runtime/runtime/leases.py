@@ -18,7 +18,7 @@ OnFree = Callable[[Lease, RequestHandle, bool], None]
 
 
 class LeaseBook:
-    """Owned by one dispatcher, used on the loop's thread."""
+    """Owned by one dispatcher, used on the loop's thread. by_request: what is held, by the requests' names."""
 
     def __init__(self, on_free: OnFree, *, events: Events, clock: Clock, cancel_timeout_s: float) -> None:
         self._on_free: Final = on_free
@@ -27,7 +27,7 @@ class LeaseBook:
         self._clock = clock
         self._cancel_timeout_s = cancel_timeout_s
         self._holders: dict[Lease, tuple[Replica, RequestHandle]] = {}
-        self._by_request: dict[str, Lease] = {}
+        self.by_request: dict[str, Lease] = {}
         self._given_back: set[Lease] = set()
         self._cancel_timers: dict[Lease, asyncio.TimerHandle] = {}
 
@@ -38,7 +38,7 @@ class LeaseBook:
         lease = Lease(request_id, replica.id, request.num_slots, now, self._when_free, replica.on_suspect)
         replica.hold(lease)
         self._holders[lease] = (replica, handle)
-        self._by_request[request_id] = lease
+        self.by_request[request_id] = lease
         return lease
 
     @property
@@ -46,12 +46,9 @@ class LeaseBook:
         """Of every lease that is held, also those whose client has gone."""
         return (handle.request for _, handle in self._holders.values())
 
-    def holds(self, request_id: str) -> bool:
-        return request_id in self._by_request
-
     def holder(self, request_id: str) -> RequestHandle | None:
         """Whose lease goes by that name."""
-        lease = self._by_request.get(request_id)
+        lease = self.by_request.get(request_id)
         return None if lease is None else self._holders[lease][1]
 
     def give_back(self, lease: Lease) -> None:
@@ -83,8 +80,8 @@ class LeaseBook:
                 timer.cancel()
         replica, handle = self._holders.pop(lease)
         request_id = lease.request_id
-        if self._by_request.get(request_id) is lease:
-            del self._by_request[request_id]
+        if self.by_request.get(request_id) is lease:
+            del self.by_request[request_id]
         was_given_back = False
         if self._given_back and lease in self._given_back:
             was_given_back = True

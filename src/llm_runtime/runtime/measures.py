@@ -45,7 +45,8 @@ class Measures:
     # ---- events
 
     def started(self, request: RuntimeRequest, replica_id: str, work: float, now: float) -> None:
-        in_force = self.limits.in_force(self._replicas[replica_id])
+        here, limits = self._replicas[replica_id], self.limits
+        in_force = limits.in_force(here) if limits.any else here.num_slots
         self._forecaster.started(request, replica_id, work, in_force, now)
 
     def left(self, request_id: str, usage: Usage | None, prompt_weight: float, now: float) -> None:
@@ -54,9 +55,12 @@ class Measures:
         if stay is None:
             return
         served = _was_served(usage, stay.generates)
-        in_force = self.limits.in_force(self._replicas[stay.replica])
-        self._forecaster.left(request_id, in_force, now, drained=served)
-        limit = self.limits.of(stay.replica) if self.limits.any else None
+        here, limits = self._replicas[stay.replica], self.limits
+        if not limits.any:
+            self._forecaster.left(request_id, here.num_slots, now, drained=served)
+            return
+        self._forecaster.left(request_id, limits.in_force(here), now, drained=served)
+        limit = limits.of(stay.replica)
         if limit is not None and served and usage is not None and not usage.estimated:
             limit.observe(stay, usage, prompt_weight, now)
 

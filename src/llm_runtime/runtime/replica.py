@@ -77,7 +77,9 @@ class Replica(ReplicaSlots):
     def hold(self, lease: Lease) -> None:
         self.num_held += 1
         self.num_taken += lease.num_slots
-        self.health.granted(lease)
+        health = self.health
+        if health.breaker.state is _HALF_OPEN:
+            health.granted(lease)
 
     def suspected(self, lease: Lease) -> None:
         """It does not come free although the engine was asked to stop."""
@@ -95,9 +97,11 @@ class Replica(ReplicaSlots):
         breaker, is_busy = health.breaker.state, self.is_static and num_taken > 0
         num_free = (0 if is_busy else num_slots - num_taken) - num_placed
         ready = breaker is not _OPEN and self.backend.status.state is _READY
+        names = self.backend.info.models
+        models = self._models if names is self._models_of else self.models
         return ReplicaView(
             self.id, num_slots, num_free, ready, self.draining, bool(self._suspects),
-            not is_busy and health.accepts, breaker is _HALF_OPEN, health.resting, self.models,
+            not is_busy and health.accepts, breaker is _HALF_OPEN, health.rest_until is not None, models,
         )  # fmt: skip
 
     def serves(self, model: str) -> bool:

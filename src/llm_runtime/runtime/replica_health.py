@@ -27,16 +27,17 @@ class ReplicaHealth:
     """One replica's. Owned by its dispatcher, used on the loop's thread only.
 
     rules: None for replicas that are watched and restarted by us: they have no breaker. on_change: told
-    whenever what may run here changes, by an answer or by time.
+    whenever what may run here changes, by an answer or by time. accepts: on trial only if no request is
+    trying it, or that one takes long. rest_until: None: it does not rest.
     """
 
     def __init__(self, rules: BreakerRules | None) -> None:
         self.breaker = CLOSED
         self.on_change: Callable[[], None] | None = None
         self._rules = rules
-        self._rest_until: float | None = None
+        self.rest_until: float | None = None
         self._trials: set[Lease] = set()
-        self._is_tried = False
+        self.accepts = True
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
@@ -45,7 +46,7 @@ class ReplicaHealth:
 
     @property
     def resting(self) -> bool:
-        return self._rest_until is not None
+        return self.rest_until is not None
 
     def closed_in_s(self, now: float) -> float | None:
         """Until an open breaker lets a request through again; None if it is not open."""
@@ -56,15 +57,10 @@ class ReplicaHealth:
         """One request at a time tries it."""
         return self.breaker.state is _HALF_OPEN
 
-    @property
-    def accepts(self) -> bool:
-        """On trial only if no request is trying it, or that one takes long."""
-        return not self._is_tried
-
     def granted(self, lease: Lease) -> None:
         if self._rules is not None and self.breaker.state is _HALF_OPEN:
             self._trials.add(lease)
-            self._is_tried = True
+            self.accepts = False
             self._after("trial", self._rules.open_s, self._trial_is_long)
 
     def answering(self, lease: Lease) -> None:
@@ -94,7 +90,7 @@ class ReplicaHealth:
         is_trial = lease in self._trials
         if is_trial:
             self._trials.discard(lease)
-            self._is_tried = False
+            self.accepts = True
             self._drop("trial")
         if before.state is _HALF_OPEN and not is_trial:
             return  # begun before it was opened: old news
@@ -111,16 +107,16 @@ class ReplicaHealth:
 
     def _rest(self, now: float, wait_s: float) -> None:
         wait_s = min(wait_s, MAX_REST_S)
-        if wait_s > 0 and now + wait_s > (self._rest_until or 0.0):
-            self._rest_until = now + wait_s
+        if wait_s > 0 and now + wait_s > (self.rest_until or 0.0):
+            self.rest_until = now + wait_s
             self._after("rest", wait_s, self._rested)
 
     def _rested(self) -> None:
-        self._rest_until = None
+        self.rest_until = None
         self._changed()
 
     def _trial_is_long(self) -> None:
-        self._is_tried = False
+        self.accepts = True
         self._changed()
 
     def _time_is_over(self) -> None:

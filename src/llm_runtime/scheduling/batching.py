@@ -142,8 +142,7 @@ class BatchFormer:
     def arrived(self, num_waiting: int, now: float) -> None:
         """A request was queued; `num_waiting` counts it."""
         num_present = num_waiting + len(self._batch_of)
-        if num_present > self._round_peak:
-            self._round_peak = num_present
+        self._round_peak = max(self._round_peak, num_present)
         window = self._window
         if window is None:
             return
@@ -158,7 +157,10 @@ class BatchFormer:
 
     def started(self, request_id: str, replica: str, now: float) -> None:
         """A request came while nobody waited, and was dispatched at once."""
-        self.arrived(1, now)
+        if self._window is not None:
+            self.arrived(1, now)
+        elif len(self._batch_of) >= self._round_peak:
+            self._round_peak = 1 + len(self._batch_of)
         self.dispatched(request_id, replica, now)
 
     def dispatched(self, request_id: str, replica: str, now: float) -> None:

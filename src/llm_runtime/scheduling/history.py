@@ -29,10 +29,6 @@ MAX_PROMPT_WEIGHT: Final = 1.0
 """Computing a prompt token never takes longer than generating one."""
 
 
-def gain(num_seen: int) -> float:
-    return max(GAIN, 1 / num_seen)
-
-
 class _Habit:
     """Of one tenant on one endpoint. Its answers: their mean, and their mean share of the cap; what told the
     last ones better is believed. Its prompts: the share of their tokens that engines had cached."""
@@ -55,7 +51,8 @@ class _Habit:
     def learn(self, cap: int, tokens: float, cached_share: float) -> None:
         """tokens: at least 1. Of every answer, so it is written to be cheap."""
         self.num_seen = num_seen = self.num_seen + 1
-        weight = gain(num_seen)
+        weight = 1 / num_seen
+        weight = max(weight, GAIN)
         mean, share = self.mean, self.share
         if num_seen > 1:
             by_mean, by_share = mean if mean < cap else cap, share * cap
@@ -122,7 +119,7 @@ class Habits:
         return self._by_tenant.get((tenant, kind)) or self._by_kind.get(kind)
 
     def _moved_to_end(self, request: RuntimeRequest) -> _Habit:
-        """Its habit as the one that was seen last, made if there is none; the endpoint's is there then too."""
+        """Its habit as the one that was seen last, made if there is none, and the endpoint's with it."""
         kind = request.kind
         key = (request.tenant, kind)
         habit = self._by_tenant.get(key)
@@ -253,8 +250,6 @@ class History:
         return work if work > 1.0 else 1.0
 
     def _learn_weight(self) -> None:
-        if self.service.num_seen % WEIGHT_EVERY:
-            return
         prompt_s, answer_s = self.service.factors()
         if answer_s > 0:
             weight = min(prompt_s / answer_s, MAX_PROMPT_WEIGHT)
@@ -269,9 +264,13 @@ class History:
         tokens = usage.completion_tokens / request.num_slots
         if tokens < 1:
             return
-        computed = max(1, usage.prompt_tokens - usage.cached_tokens)
-        self.habits.learn(request, tokens, 1.0 - computed / max(usage.prompt_tokens, 1))
-        self.service.learn(computed, tokens, seconds)
-        self._learn_weight()
+        prompt_tokens = usage.prompt_tokens
+        computed = prompt_tokens - usage.cached_tokens
+        computed = max(computed, 1)
+        service = self.service
+        self.habits.learn(request, tokens, 1.0 - computed / (prompt_tokens if prompt_tokens > 1 else 1))
+        service.learn(computed, tokens, seconds)
+        if not service.num_seen % WEIGHT_EVERY:
+            self._learn_weight()
         if predicted_s:
             self.trust.learn(predicted_s, seconds)

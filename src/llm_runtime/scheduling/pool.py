@@ -22,7 +22,6 @@ from llm_runtime.scheduling.base import (
     Placement,
     QueueSnapshot,
     RequestFinished,
-    Requeued,
     Room,
     Scheduler,
     SchedulingEvent,
