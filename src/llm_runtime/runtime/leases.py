@@ -18,7 +18,7 @@ OnFree = Callable[[Lease, RequestHandle, bool], None]
 
 
 class LeaseBook:
-    """Owned by one dispatcher, used on the loop's thread. by_request: what is held, by the requests' names."""
+    """Owned by one dispatcher, used on the loop's thread. by_request: leases by their requests' names."""
 
     def __init__(self, on_free: OnFree, *, events: Events, clock: Clock, cancel_timeout_s: float) -> None:
         self._on_free: Final = on_free
