@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Final
 
 from llm_runtime.admission.base import Load, MakeRoom
 from llm_runtime.admission.capacity_gate import place_key
 from llm_runtime.core.errors import LLMRuntimeError, QueueTimeout, Shed
 from llm_runtime.core.outcome import Usage
-from llm_runtime.core.quick import quick
 from llm_runtime.core.request import USUAL_LEVELS, EndpointKind, RuntimeRequest
 from llm_runtime.routing.router import Router
 from llm_runtime.routing.verdict import may_try_here
@@ -37,17 +37,27 @@ MAX_ATTEMPTS = 3
 RETRY_AFTER_EVICTION_S = 1.0
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class Batch:
     """Requests to hand to one replica at once; they have left the queue."""
 
-    replica: str
-    request_ids: tuple[str, ...]
+    __slots__ = ("replica", "request_ids")
+
+    def __init__(self, replica: str, request_ids: tuple[str, ...]) -> None:
+        self.replica: Final = replica
+        self.request_ids: Final = request_ids
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Batch):
+            return NotImplemented
+        return (self.replica, self.request_ids) == (other.replica, other.request_ids)
+
+    def __hash__(self) -> int:
+        return hash((self.replica, self.request_ids))
+
+    def __repr__(self) -> str:
+        return f"Batch({self.replica!r}, {self.request_ids!r})"
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class Effects:
     """What to do now. What is named in `start` and `evict` has already left the queue.
 
@@ -55,11 +65,21 @@ class Effects:
     wake_at: monotonic instant at which to decide again even if nothing happens; None if no need.
     """
 
-    start: tuple[Batch, ...] = ()
-    evict: tuple[tuple[str, LLMRuntimeError], ...] = ()
-    preempt: tuple[str, ...] = ()
-    wake_at: float | None = None
-    shed: tuple[str, ...] = ()
+    __slots__ = ("evict", "preempt", "shed", "start", "wake_at")
+
+    def __init__(
+        self,
+        start: tuple[Batch, ...] = (),
+        evict: tuple[tuple[str, LLMRuntimeError], ...] = (),
+        preempt: tuple[str, ...] = (),
+        wake_at: float | None = None,
+        shed: tuple[str, ...] = (),
+    ) -> None:
+        self.start: Final = start
+        self.evict: Final = evict
+        self.preempt: Final = preempt
+        self.wake_at: Final = wake_at
+        self.shed: Final = shed
 
 
 class DecisionCore:

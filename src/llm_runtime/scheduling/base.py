@@ -109,8 +109,6 @@ class Eviction:
     reason: str
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now. Everything named in `dispatch` and `evict` has already left the queue.
 
@@ -119,11 +117,21 @@ class Decision:
     wake_at: monotonic instant at which to ask again even if nothing happens; None if no need.
     """
 
-    dispatch: tuple[Placement, ...] = ()
-    evict: tuple[Eviction, ...] = ()
-    preempt: tuple[str, ...] = ()
-    wake_at: float | None = None
-    shed: tuple[str, ...] = ()
+    __slots__ = ("dispatch", "evict", "preempt", "shed", "wake_at")
+
+    def __init__(
+        self,
+        dispatch: tuple[Placement, ...] = (),
+        evict: tuple[Eviction, ...] = (),
+        preempt: tuple[str, ...] = (),
+        wake_at: float | None = None,
+        shed: tuple[str, ...] = (),
+    ) -> None:
+        self.dispatch: Final = dispatch
+        self.evict: Final = evict
+        self.preempt: Final = preempt
+        self.wake_at: Final = wake_at
+        self.shed: Final = shed
 
 
 @dataclass(frozen=True, slots=True)
