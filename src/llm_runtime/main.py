@@ -34,7 +34,6 @@ from llm_runtime.api.services import Services
 from llm_runtime.core.build import COMPILED
 from llm_runtime.core.clock import Clock, SystemClock
 from llm_runtime.core.events import Events
-from llm_runtime.core.outcome import RequestRecord
 from llm_runtime.engine_setup import engine_backends
 from llm_runtime.engines.base import Backend
 from llm_runtime.engines.openai.target import secrets_of
@@ -138,7 +137,7 @@ def build(
     if gpu.enabled:
         runtime.add_background("gpu telemetry", gpu.run)
     runtime.index.on_change = metrics.add_models
-    runtime.on_settled = _learner(estimator)
+    runtime.on_settled = estimator.learn
     sources = Sources(
         metrics=metrics, runtime=StateReader(runtime), loop_lag=lag, gpu=gpu, shared_limits=shared_limits
     )
@@ -214,17 +213,6 @@ def _identity(settings: Settings) -> list[AdmissionPolicy]:
     if rate is None:
         return []
     return [RateLimit(rate, settings.admission.request_rate_limit_burst)]
-
-
-def _learner(estimator: TokenEstimator) -> Callable[[RequestRecord], None]:
-    """What each ended request teaches: bytes per token."""
-
-    def learn(record: RequestRecord) -> None:
-        request, usage = record.request, record.usage
-        if request.num_prompt_bytes and usage.prompt_tokens and not usage.estimated:
-            estimator.observe(request.model, request.num_prompt_bytes, usage.prompt_tokens)
-
-    return learn
 
 
 def _lifespan(

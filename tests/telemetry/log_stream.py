@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from llm_runtime.telemetry.config import TelemetryConfig
-from llm_runtime.telemetry.logging import LineLog, configure_logging
+from llm_runtime.telemetry.log_lines import LineLog
+from llm_runtime.telemetry.logging import configure_logging
 from tests.telemetry.builders import MARKER
 
 

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import Final
 
-DEFAULT_BYTES_PER_TOKEN = 4.0
-MIN_BYTES_PER_TOKEN = 1.0
-MAX_BYTES_PER_TOKEN = 16.0
-MAX_OFFSET_TOKENS = 1024.0
-MAX_MODELS = 256
+from llm_runtime.core.outcome import RequestRecord
+
+DEFAULT_BYTES_PER_TOKEN: Final = 4.0
+MIN_BYTES_PER_TOKEN: Final = 1.0
+MAX_BYTES_PER_TOKEN: Final = 16.0
+MAX_OFFSET_TOKENS: Final = 1024.0
+MAX_MODELS: Final = 256
 
 # The length at which a surprise is blamed half on the constant part, half on bytes per token.
-BALANCE_BYTES = 256.0
-FIRST_GAIN = 0.5
-LAST_GAIN = 0.05
+BALANCE_BYTES: Final = 256.0
+FIRST_GAIN: Final = 0.5
+LAST_GAIN: Final = 0.05
 
 
 class _Fit:
@@ -50,11 +53,13 @@ class _Fit:
 class TokenEstimator:
     """Owned by the runtime; used on the loop's thread. Keeps the `max_models` observed last."""
 
-    __slots__ = ("_fits", "_max_models")
+    __slots__ = ("_fits", "_max_models", "_newest")
 
     def __init__(self, max_models: int = MAX_MODELS) -> None:
         self._fits: OrderedDict[str, _Fit] = OrderedDict()
         self._max_models = max_models
+        # The model observed last, which is mostly the next one too.
+        self._newest: tuple[str, _Fit] | None = None
 
     def estimate(self, model: str, num_bytes: int) -> int:
         """Prompt tokens, at least 1. A model never observed: 4 bytes a token."""
@@ -62,10 +67,21 @@ class TokenEstimator:
         tokens = fit.predict(num_bytes) if fit is not None else num_bytes / DEFAULT_BYTES_PER_TOKEN
         return max(1, math.ceil(tokens))
 
+    def learn(self, record: RequestRecord) -> None:
+        """What a request that has ended teaches."""
+        request, usage = record.request, record.usage
+        if not usage.estimated:
+            self.observe(request.model, request.num_prompt_bytes, usage.prompt_tokens)
+
     def observe(self, model: str, num_bytes: int, prompt_tokens: int) -> None:
         """What the engine counted for a prompt of that many bytes. Never feed it estimated usage."""
         if num_bytes <= 0 or prompt_tokens <= 0:
             return
+        newest = self._newest
+        fit = newest[1] if newest is not None and newest[0] == model else self._observed(model)
+        fit.learn(num_bytes, prompt_tokens)
+
+    def _observed(self, model: str) -> _Fit:
         fit = self._fits.get(model)
         if fit is None:
             if len(self._fits) >= self._max_models:
@@ -73,4 +89,5 @@ class TokenEstimator:
             fit = self._fits[model] = _Fit()
         else:
             self._fits.move_to_end(model)
-        fit.learn(num_bytes, prompt_tokens)
+        self._newest = (model, fit)
+        return fit

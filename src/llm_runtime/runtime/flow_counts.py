@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llm_runtime.core.request import PriorityClass, RuntimeRequest, priority_class
 
@@ -16,8 +16,19 @@ class Flow(NamedTuple):
     tenant: str
 
 
+MAX_KNOWN: Final = 1000
+_known: Final[dict[tuple[int, str], Flow]] = {}
+"""Flows by priority and tenant, because to look one up costs less than to make it."""
+
+
 def flow_of(request: RuntimeRequest) -> Flow:
-    return Flow(priority_class(request.priority), request.tenant)
+    key = (request.priority, request.tenant)
+    flow = _known.get(key)
+    if flow is None:
+        if len(_known) >= MAX_KNOWN:
+            _known.clear()
+        flow = _known[key] = Flow(priority_class(request.priority), request.tenant)
+    return flow
 
 
 @dataclass(slots=True)

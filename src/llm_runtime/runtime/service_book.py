@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from llm_runtime.core.events import NullEvents
 from llm_runtime.core.outcome import RequestRecord
@@ -14,13 +13,15 @@ MAX_FLOWS = 1000
 """Without keys clients name their tenants themselves; then those are kept that were served last."""
 
 
-@dataclass(slots=True)
 class Received:
     """Of requests that were at an engine, however they ended. Tokens as engines counted or as estimated."""
 
-    num_requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    __slots__ = ("completion_tokens", "num_requests", "prompt_tokens")
+
+    def __init__(self) -> None:
+        self.num_requests = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
 
     @property
     def service_tokens(self) -> float:
@@ -34,20 +35,28 @@ class ServiceBook(NullEvents):
     def __init__(self, max_flows: int = MAX_FLOWS) -> None:
         self._received: OrderedDict[Flow, Received] = OrderedDict()
         self._max_flows = max_flows
+        # The one served last, which is mostly served next too.
+        self._newest: tuple[Flow, Received] | None = None
 
     def settled(self, record: RequestRecord) -> None:
         if record.timeline.dispatched_at is None:
             return
-        flow = flow_of(record.request)
+        flow, usage = flow_of(record.request), record.usage
+        newest = self._newest
+        received = newest[1] if newest is not None and newest[0] is flow else self._served(flow)
+        received.num_requests += 1
+        received.prompt_tokens += usage.prompt_tokens
+        received.completion_tokens += usage.completion_tokens
+
+    def _served(self, flow: Flow) -> Received:
         received = self._received.get(flow)
         if received is None:
             if len(self._received) >= self._max_flows:
                 self._received.popitem(last=False)
             received = self._received[flow] = Received()
         self._received.move_to_end(flow)
-        received.num_requests += 1
-        received.prompt_tokens += record.usage.prompt_tokens
-        received.completion_tokens += record.usage.completion_tokens
+        self._newest = (flow, received)
+        return received
 
     @property
     def flows(self) -> list[Flow]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Final
 
 from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.core.events import Events, NullEvents
 from llm_runtime.core.outcome import Outcome, RequestRecord
 from llm_runtime.core.request import RuntimeRequest
-from llm_runtime.telemetry.labels import OTHER
-from llm_runtime.telemetry.logging import LineLog
+from llm_runtime.telemetry.digits import rounded
+from llm_runtime.telemetry.log_lines import LineLog
+from llm_runtime.telemetry.request_lines import SettledLines, identity, settled_fields, word
 
-_ALARMING_STATES = frozenset({"crashed", "failed"})
+_FAILED: Final = Outcome.FAILED
+_ALARMING_STATES: Final = frozenset({"crashed", "failed"})
 
 
 class LogEvents:
@@ -25,10 +27,11 @@ class LogEvents:
     are words, so no key can be in them and there is no looking for one.
     """
 
-    __slots__ = ("_debug", "_info", "_lines", "_warning")
+    __slots__ = ("_debug", "_info", "_lines", "_settled_lines", "_warning")
 
     def __init__(self, lines: LineLog) -> None:
         self._lines = lines
+        self._settled_lines = SettledLines(lines) if lines.makes_json else None
         self._debug = lines.level <= logging.DEBUG
         self._info = lines.level <= logging.INFO
         self._warning = lines.level <= logging.WARNING
@@ -40,30 +43,30 @@ class LogEvents:
 
     def accepted(self, request: RuntimeRequest) -> None:
         if self._debug:
-            self._lines.write("debug", "request.accepted", _identity(request), vetted=True)
+            self._lines.write("debug", "request.accepted", identity(request), vetted=True)
 
     def rejected(self, request: RuntimeRequest, error: LLMRuntimeError) -> None:
         if self._info:
-            fields = _identity(request)
-            fields["reason"] = _word(error.reason)
-            fields["retry_after_s"] = _rounded(error.retry_after_s)
+            fields = identity(request)
+            fields["reason"] = word(error.reason)
+            fields["retry_after_s"] = rounded(error.retry_after_s)
             self._lines.write("info", "request.rejected", fields, vetted=True)
 
     def refused(self, endpoint: str, status: int, reason: str) -> None:
         if self._info:
-            fields = {"endpoint": endpoint, "status": status, "reason": _word(reason)}
+            fields = {"endpoint": endpoint, "status": status, "reason": word(reason)}
             self._lines.write("info", "request.refused", fields)
 
     def dispatched(self, request: RuntimeRequest, replica: str, queue_wait_s: float) -> None:
         if self._debug:
-            fields = _identity(request)
+            fields = identity(request)
             fields["replica"] = replica
-            fields["queue_s"] = _rounded(queue_wait_s)
+            fields["queue_s"] = rounded(queue_wait_s)
             self._lines.write("debug", "request.dispatched", fields, vetted=True)
 
     def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
         if self._info and retried:
-            fields = _identity(request)
+            fields = identity(request)
             fields["replica"] = replica
             fields["result"] = result
             self._lines.write("info", "request.retried", fields, vetted=True)
@@ -73,11 +76,15 @@ class LogEvents:
             self._lines.write("debug", "engine.batch", {"replica": replica, "num_requests": num_requests})
 
     def settled(self, record: RequestRecord) -> None:
-        failed = record.outcome is Outcome.FAILED
-        if failed and self._warning:
-            self._lines.write("warning", "request.settled", _ending(record), vetted=True)
-        elif self._info:
-            self._lines.write("info", "request.settled", _ending(record), vetted=True)
+        failed = record.outcome is _FAILED
+        if not (self._warning if failed else self._info):
+            return
+        line = None if self._settled_lines is None else self._settled_lines.of(record)
+        if line is not None:
+            self._lines.put(line)
+            return
+        level = "warning" if failed else "info"
+        self._lines.write(level, "request.settled", settled_fields(record), vetted=True)
 
     def engine_state(self, replica: str, state: str, reason: str | None) -> None:
         fields = {"replica": replica, "state": state, "reason": reason}
@@ -91,46 +98,6 @@ class LogEvents:
         if self._warning:
             fields = {"replica": replica, "request_id": request_id}
             self._lines.write("warning", "engine.lease_suspect", fields)
-
-
-def _identity(request: RuntimeRequest) -> dict[str, Any]:
-    return {
-        "request_id": request.id,
-        "tenant": request.tenant,
-        "model": request.model,
-        "endpoint": request.endpoint.value,
-        "priority": request.priority,
-        "stream": request.stream,
-    }
-
-
-def _ending(record: RequestRecord) -> dict[str, Any]:
-    request, usage, timeline = record.request, record.usage, record.timeline
-    tpot_s = timeline.tpot_s(usage.completion_tokens) if request.num_slots == 1 else None
-    return {
-        **_identity(request),
-        "outcome": record.outcome.value,
-        "reason": _word(record.reason),
-        "replica": record.replica,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "usage_estimated": usage.estimated,
-        "queue_s": _rounded(timeline.queue_wait_s),
-        "ttft_s": _rounded(timeline.ttft_s),
-        "tpot_s": _rounded(tpot_s),
-        "total_s": _rounded(timeline.e2e_s),
-    }
-
-
-def _word(reason: str) -> str:
-    """Reasons are words; what an upstream put in their place is not repeated."""
-    return reason if reason.isidentifier() and len(reason) <= 64 else OTHER
-
-
-def _rounded(duration_s: float | None) -> float | None:
-    """To the microsecond: more digits are noise."""
-    return None if duration_s is None else round(duration_s, 6)
 
 
 class FanOutEvents:

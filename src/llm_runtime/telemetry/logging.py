@@ -10,28 +10,18 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from datetime import UTC, datetime
-from enum import Enum
-from pathlib import PurePath
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
-import orjson
 import structlog
 
 from llm_runtime.telemetry.config import TelemetryConfig
-from llm_runtime.telemetry.log_exceptions import describe, message_of
+from llm_runtime.telemetry.log_exceptions import describe
+from llm_runtime.telemetry.log_lines import Event, JsonLines, LineLog, as_json
 from llm_runtime.telemetry.log_sink import LineSink
 from llm_runtime.telemetry.redact import Redactor
-from llm_runtime.telemetry.snapshot import finite
 
-Event = MutableMapping[str, Any]
-Renderer = Callable[[Event, bool], bytes]
-
-_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_UTC_Z
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-# In UTF-8: what JSON may hold as it is, but terminals obey or line readers split at.
-_C1_OR_SEPARATOR = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 
 
 def configure_logging(
@@ -60,50 +50,6 @@ def configure_logging(
     return lines
 
 
-class LineLog:
-    """The one way to the log stream, for structlog, the standard library and `LogEvents` alike."""
-
-    __slots__ = ("_render", "_sink", "level")
-
-    def __init__(self, render: Renderer, sink: LineSink, level: int) -> None:
-        self._render = render
-        self._sink = sink
-        self.level = level
-
-    def write(
-        self,
-        level: str,
-        event: str,
-        fields: Mapping[str, Any],
-        *,
-        vetted: bool = False,
-        at: float | None = None,
-    ) -> None:
-        """One line, of any level. vetted: no field can hold a key, so there is no looking for one."""
-        stamped = {"timestamp": _utc(at), "level": level, "event": event, **fields}
-        self._sink.write(self._render(stamped, vetted))
-
-    def flush(self) -> None:
-        """Sends what still waits for the reader, as far as it takes it now."""
-        self._sink.flush()
-
-    def take(self, _: Any, method: str, event: Event) -> Event:
-        """structlog's last processor."""
-        self.write(_LEVELS.get(method, method), event.pop("event"), event)
-        raise structlog.DropEvent
-
-
-class JsonLines:
-    """Renders an event as one JSON object. Total: whatever an event holds, a line comes out."""
-
-    def __init__(self, redact: Redactor) -> None:
-        self._redact = redact
-
-    def __call__(self, event: Event, vetted: bool) -> bytes:
-        line = _json(event) if vetted else self._redact(_json(event))
-        return line if line.isascii() else _C1_OR_SEPARATOR.sub(_escape, line)
-
-
 class ConsoleLines:
     """Renders an event for people. Control characters are shown, not obeyed; tracebacks keep lines."""
 
@@ -112,7 +58,7 @@ class ConsoleLines:
         self._console = structlog.dev.ConsoleRenderer(colors=colors, sort_keys=False)
 
     def __call__(self, event: Event, vetted: bool) -> bytes:
-        plain: dict[str, Any] = json.loads(self._redact(_json(event)))
+        plain: dict[str, Any] = json.loads(self._redact(as_json(event)))
         exception = plain.pop("exception", None)
         shown = {_visible(key): _visible(value) for key, value in plain.items()}
         if exception is not None:
@@ -127,45 +73,7 @@ def _visible(value: Any) -> Any:
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], value)
 
 
-def _escape(match: re.Match[bytes]) -> bytes:
-    return b"\\u%04x" % ord(match[0].decode())
-
-
-def _json(event: Event) -> bytes:
-    try:
-        return orjson.dumps(event, default=_plain, option=_OPTIONS)
-    except TypeError:
-        # Lone surrogates, integers beyond 64 bits, depth: rare, so exactness may cost something.
-        return json.dumps(_tame(event, 0), ensure_ascii=True, allow_nan=False).encode()
-
-
-def _tame(value: Any, depth: int) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _tame(v, depth + 1) for k, v in value.items()} if depth < 20 else "<deep>"
-    if isinstance(value, (list, tuple)):
-        return [_tame(item, depth + 1) for item in value] if depth < 20 else "<deep>"
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return finite(value)
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    """What stands for an object in a log. Its repr could hold a request, so only harmless kinds speak."""
-    if isinstance(value, BaseException):
-        return message_of(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(str, value))
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Enum):
-        return value.name
-    return f"<{type(value).__name__}>"
-
-
 # ---- structlog's part
-
-
-_LEVELS = {"warn": "warning", "fatal": "critical", "exception": "error"}
 
 
 def _explain(_: Any, __: str, event: Event) -> Event:
@@ -179,11 +87,6 @@ def _explain(_: Any, __: str, event: Event) -> Event:
     if isinstance(error, BaseException):
         event["exception"] = describe(error)
     return event
-
-
-def _utc(at: float | None) -> str:
-    when = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
-    return when.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 # ---- the standard library's part

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from llm_runtime.core.errors import (
     ConcurrencyLimited,
@@ -17,7 +18,7 @@ from llm_runtime.core.errors import (
     RequestsLimited,
     TokensLimited,
 )
-from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
+from llm_runtime.core.outcome import Outcome, RequestRecord
 from llm_runtime.core.request import EndpointKind, RuntimeRequest, priority_class
 from llm_runtime.core.timeline import ITL_BUCKETS_S
 from llm_runtime.telemetry import labels as label_values
@@ -46,6 +47,9 @@ LIMITS: Mapping[type[LLMRuntimeError], str] = {
 """Errors of a tenant's limits, and what the label says of each."""
 
 Key = tuple[str, ...]
+
+_COMPLETED: Final = Outcome.COMPLETED
+_REJECTED: Final = Outcome.REJECTED
 
 
 class Counts:
@@ -92,19 +96,77 @@ class RequestSeries:
         self.completion_tokens = Histogram(TOKEN_EDGES)
 
 
+class _End:
+    """How many requests of one row ended in one way, and what they used, since somebody looked last."""
+
+    __slots__ = (
+        "cached_tokens", "completion_tokens", "estimated", "outcome", "prompt_tokens", "reason", "replica",
+        "requests", "row", "settled",
+    )  # fmt: skip
+
+    def __init__(
+        self, row: _Row, outcome: Outcome, reason: str, replica: str | None, estimated: bool
+    ) -> None:
+        self.row: Final = row
+        self.outcome: Final = outcome
+        self.reason: Final = reason
+        self.replica: Final = replica
+        self.estimated: Final = estimated
+        self.requests = 0
+        self.settled = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+
+    def move_to(self, counts: Counts) -> None:
+        """Adds everything to the counters and begins anew."""
+        row, outcome, tenant = self.row, self.outcome.value, self.row.tenant
+        counts.ended[row.model, row.endpoint, outcome, self.reason] += self.requests
+        if self.outcome is _REJECTED:
+            counts.rejections[self.reason, label_values.priority(row.priority)] += self.requests
+        if tenant is not None:
+            counts.tenant_requests[tenant, outcome] += self.requests
+        if self.settled:
+            self._move_usage_to(counts, tenant, outcome)
+        self.requests = self.settled = 0
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+
+    def _move_usage_to(self, counts: Counts, tenant: str | None, outcome: str) -> None:
+        row, prompt, completion = self.row, self.prompt_tokens, self.completion_tokens
+        if prompt or completion:
+            key = (row.model, row.endpoint, "estimate" if self.estimated else "engine")
+            counts.prompt_tokens[key] += prompt
+            counts.cached_tokens[key] += self.cached_tokens
+            counts.completion_tokens[key] += completion
+        if tenant is not None:
+            counts.tenant_tokens[tenant, "prompt"] += prompt
+            counts.tenant_tokens[tenant, "completion"] += completion
+            service = PROMPT_WEIGHT * prompt + COMPLETION_WEIGHT * completion
+            counts.tenant_service[tenant, priority_class(row.priority).value] += service
+        if self.replica is not None:
+            counts.replica_requests[self.replica, outcome] += self.settled
+
+
 class _Row:
-    """What the requests of one model, endpoint and priority are counted under. by_engine, estimated: keys of
-    token counts, by who counted."""
+    """What the requests of one model, endpoint, priority and, where it is a label, tenant are counted under.
 
-    __slots__ = ("by_engine", "endpoint", "estimated", "model", "of_endpoint", "series")
+    accepted: since somebody looked last. ends: by outcome, reason, replica and whether tokens are estimates.
+    """
 
-    def __init__(self, model: str, endpoint: str) -> None:
-        self.model = model
-        self.endpoint = endpoint
+    __slots__ = ("accepted", "endpoint", "ends", "model", "priority", "series", "tenant")
+
+    def __init__(self, model: str, endpoint: str, priority: int, tenant: str | None) -> None:
+        self.model: Final = model
+        self.endpoint: Final = endpoint
+        self.priority: Final = priority
+        self.tenant: Final = tenant
         self.series: RequestSeries | None = None
-        self.of_endpoint = (model, endpoint)
-        self.by_engine = (model, endpoint, "engine")
-        self.estimated = (model, endpoint, "estimate")
+        self.ends: dict[tuple[Outcome, str, str | None, bool], _End] = {}
+        self.accepted = 0
+
+    def move_to(self, counts: Counts) -> None:
+        counts.accepted[self.model, self.endpoint] += self.accepted
+        self.accepted = 0
 
 
 class MetricsCollector:
@@ -118,19 +180,38 @@ class MetricsCollector:
         tokens        completed requests whose tokens the engine counted
     Token counters take everything that was spent, by requests that were cut as well; what is an
     estimate of ours is counted apart.
+
+    A request adds to a few integers of its row and of its kind of end; the counters with their keys get
+    that when somebody looks at them.
     """
 
-    __slots__ = ("_active", "_labels", "_rows", "batches", "counts", "series")
+    __slots__ = ("_active", "_counts", "_labels", "_new_accepted", "_new_ends", "_rows", "batches", "series")
 
     def __init__(
         self, models: Iterable[str], tenants: Iterable[str] = (), reasons: Iterable[str] = ()
     ) -> None:
         self._labels = Labels(models, tenants, reasons)
-        self._active: set[str] = set()
-        self.counts = Counts()
+        # By id; a row of None is no longer current.
+        self._active: dict[str, _Row | None] = {}
+        self._counts = Counts()
+        # Those that have something since somebody looked last.
+        self._new_accepted: list[_Row] = []
+        self._new_ends: list[_End] = []
         self.series: dict[Key, RequestSeries] = {}  # model, endpoint, priority class
-        self._rows: dict[tuple[str, EndpointKind, int], _Row] = {}
+        self._rows: dict[tuple[str, EndpointKind, int, str | None], _Row] = {}
         self.batches: dict[Key, Histogram] = {}  # replica
+
+    @property
+    def counts(self) -> Counts:
+        """With all that has happened so far, and for this look only: ask again for the next."""
+        counts = self._counts
+        for row in self._new_accepted:
+            row.move_to(counts)
+        self._new_accepted.clear()
+        for end in self._new_ends:
+            end.move_to(counts)
+        self._new_ends.clear()
+        return counts
 
     @property
     def num_active(self) -> int:
@@ -149,34 +230,39 @@ class MetricsCollector:
         """Models that an engine turned out to have."""
         self._labels.add_models(names)
         self._rows.clear()
+        self._active = dict.fromkeys(self._active)
 
     # ---- events
 
     def accepted(self, request: RuntimeRequest) -> None:
-        self._active.add(request.id)
-        self.counts.requests += 1
-        self.counts.accepted[self._row(request).of_endpoint] += 1
+        self._active[request.id] = row = self._row(request)
+        self._counts.requests += 1
+        if not row.accepted:
+            self._new_accepted.append(row)
+        row.accepted += 1
 
     def rejected(self, request: RuntimeRequest, error: LLMRuntimeError) -> None:
-        self._end(request, Outcome.REJECTED, self._labels.error(error))
+        labels = self._labels
+        self._end(self._left(request), _REJECTED, labels.error(error), None, False)
         limit = LIMITS.get(type(error))
-        if limit is not None and self._labels.with_tenants:
-            self.counts.tenant_limit_rejections[self._labels.tenant(request.tenant), limit] += 1
+        if limit is not None and labels.with_tenants:
+            self._counts.tenant_limit_rejections[labels.tenant(request.tenant), limit] += 1
 
     def refused(self, endpoint: str, status: int, reason: str) -> None:
         labels = self._labels
-        self.counts.refusals[
+        self._counts.refusals[
             labels.endpoint(endpoint), label_values.status(status), labels.reason(reason)
         ] += 1
 
     def dispatched(self, request: RuntimeRequest, replica: str, queue_wait_s: float) -> None:
-        self._series(request, self._row(request)).queue_wait.observe(queue_wait_s)
+        row = self._active.get(request.id) or self._row(request)
+        (row.series or self._series(row)).queue_wait.observe(queue_wait_s)
 
     def attempt(self, request: RuntimeRequest, replica: str, result: str, *, retried: bool) -> None:
-        self.counts.attempts[replica, result, "yes" if retried else "no"] += 1
+        self._counts.attempts[replica, result, "yes" if retried else "no"] += 1
 
     def batch(self, replica: str, num_requests: int) -> None:
-        sizes = self.counts.batch_sizes
+        sizes = self._counts.batch_sizes
         if num_requests in sizes or len(sizes) < MAX_BATCH_SIZES:
             sizes[num_requests] += 1
         histogram = self.batches.get((replica,))
@@ -185,72 +271,72 @@ class MetricsCollector:
         histogram.observe(num_requests)
 
     def settled(self, record: RequestRecord) -> None:
-        completed = record.outcome is Outcome.COMPLETED
-        reason = self._labels.finish_reason if completed else self._labels.reason
-        row = self._end(record.request, record.outcome, reason(record.reason))
-        timeline, usage = record.timeline, record.usage
-        self._tokens(record.request, usage, row.estimated if usage.estimated else row.by_engine)
-        if record.replica is not None:
-            self.counts.replica_requests[record.replica, record.outcome.value] += 1
-        series = row.series or self._series(record.request, row)
+        request, timeline, usage, outcome = record.request, record.timeline, record.usage, record.outcome
+        completed = outcome is _COMPLETED
+        labels = self._labels
+        reason = labels.finish_reason(record.reason) if completed else labels.reason(record.reason)
+        row = self._left(request)
+        estimated = usage.estimated
+        end = self._end(row, outcome, reason, record.replica, estimated)
+        prompt_tokens, completion_tokens = usage.prompt_tokens, usage.completion_tokens
+        end.settled += 1
+        if prompt_tokens or completion_tokens:
+            end.prompt_tokens += prompt_tokens
+            end.cached_tokens += usage.cached_tokens
+            end.completion_tokens += completion_tokens
+        series = row.series or self._series(row)
         series.ttft.observe(timeline.ttft_s)
         if record.itl_counts is not None:
             series.itl.merge(record.itl_counts, record.itl_sum_s)
         if completed:
             series.e2e.observe(timeline.e2e_s)
-        if usage.estimated:
+        if estimated:
             return
-        if record.request.num_slots == 1:
-            series.tpot.observe(timeline.tpot_s(usage.completion_tokens))
+        if request.num_slots == 1:
+            series.tpot.observe(timeline.tpot_s(completion_tokens))
         if completed:
-            series.prompt_tokens.observe(usage.prompt_tokens)
-            series.completion_tokens.observe(usage.completion_tokens)
+            series.prompt_tokens.observe(prompt_tokens)
+            series.completion_tokens.observe(completion_tokens)
 
     def engine_state(self, replica: str, state: str, reason: str | None) -> None:
-        self.counts.engine_state_changes[replica, state if state in ENGINE_STATES else OTHER] += 1
+        self._counts.engine_state_changes[replica, state if state in ENGINE_STATES else OTHER] += 1
 
     def lease_suspect(self, replica: str, request_id: str) -> None:
-        self.counts.suspect_leases[replica,] += 1
+        self._counts.suspect_leases[replica,] += 1
 
     # ---- parts
 
-    def _end(self, request: RuntimeRequest, outcome: Outcome, reason: str) -> _Row:
-        """The one end of a request, whether or not it had been accepted."""
-        counts, labels = self.counts, self._labels
-        if request.id in self._active:
-            self._active.remove(request.id)
-        else:
-            counts.requests += 1
-        row = self._row(request)
-        counts.ended[row.model, row.endpoint, outcome.value, reason] += 1
-        if outcome is Outcome.REJECTED:
-            counts.rejections[reason, label_values.priority(request.priority)] += 1
-        if labels.with_tenants:
-            counts.tenant_requests[labels.tenant(request.tenant), outcome.value] += 1
-        return row
+    def _left(self, request: RuntimeRequest) -> _Row:
+        """The row of a request that ends, whether or not it had been accepted."""
+        active = self._active
+        if request.id not in active:
+            self._counts.requests += 1
+            return self._row(request)
+        return active.pop(request.id) or self._row(request)
 
-    def _tokens(self, request: RuntimeRequest, usage: Usage, key: Key) -> None:
-        counts, labels = self.counts, self._labels
-        if usage.prompt_tokens or usage.completion_tokens:
-            counts.prompt_tokens[key] += usage.prompt_tokens
-            counts.cached_tokens[key] += usage.cached_tokens
-            counts.completion_tokens[key] += usage.completion_tokens
-        if labels.with_tenants:
-            tenant = labels.tenant(request.tenant)
-            counts.tenant_tokens[tenant, "prompt"] += usage.prompt_tokens
-            counts.tenant_tokens[tenant, "completion"] += usage.completion_tokens
-            service = PROMPT_WEIGHT * usage.prompt_tokens + COMPLETION_WEIGHT * usage.completion_tokens
-            counts.tenant_service[tenant, priority_class(request.priority).value] += service
+    def _end(self, row: _Row, outcome: Outcome, reason: str, replica: str | None, estimated: bool) -> _End:
+        """One more."""
+        key = (outcome, reason, replica, estimated)
+        end = row.ends.get(key)
+        if end is None:
+            end = row.ends[key] = _End(row, outcome, reason, replica, estimated)
+        if not end.requests:
+            self._new_ends.append(end)
+        end.requests += 1
+        return end
 
     def _row(self, request: RuntimeRequest) -> _Row:
-        name = (self._labels.model(request.model), request.via or request.kind, request.priority)
+        labels = self._labels
+        tenant = labels.tenant(request.tenant) if labels.with_tenants else None
+        kind = request.via or request.kind
+        name = (labels.model(request.model), kind, request.priority, tenant)
         row = self._rows.get(name)
         if row is None:
-            row = self._rows[name] = _Row(name[0], name[1].value)
+            row = self._rows[name] = _Row(name[0], kind.value, request.priority, tenant)
         return row
 
-    def _series(self, request: RuntimeRequest, row: _Row) -> RequestSeries:
+    def _series(self, row: _Row) -> RequestSeries:
         if row.series is None:
-            key = (row.model, row.endpoint, priority_class(request.priority).value)
+            key = (row.model, row.endpoint, priority_class(row.priority).value)
             row.series = self.series.setdefault(key, RequestSeries())
         return row.series
