@@ -26,7 +26,7 @@ from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
-from llm_runtime.web.cycle import Cycle
+from llm_runtime.web.cycle import Cycle, Flow
 from llm_runtime.web.disconnect import watch
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
@@ -95,14 +95,22 @@ class Wire:
     """A client's connection below a cycle: keeps what is written, and is full when the test says so."""
 
     def __init__(self) -> None:
-        self.transport: Any = self
-        self.write_paused = False
+        transport: Any = self
+        self.flow = Flow(transport)
         self.default_headers: list[tuple[bytes, bytes]] = []
         self.raw = b""
         self.gone = False
         self.num_answered = 0
         self.closed = False
         self._room = asyncio.Event()
+
+    @property
+    def write_paused(self) -> bool:
+        return self.flow.paused
+
+    @write_paused.setter
+    def write_paused(self, paused: bool) -> None:
+        self.flow.paused = paused
 
     # ---- `cycle.Wire`
 
@@ -191,8 +199,7 @@ class Path:
             stream=True,
             limits=TimeLimits(request_s=None, idle_s=None),
         )
-        scope = {"method": "POST", "http_version": "1.1"}
-        self.cycle = Cycle(self.wire, scope, keep_alive=True, expects_continue=False)
+        self.cycle = Cycle(self.wire, self.wire.flow, {})
         self.handle: RequestHandle | None = None
         self.task: asyncio.Task[None] | None = None
         self.num_turns_of_task = 0

@@ -22,8 +22,7 @@ def sized(length: int) -> dict[str, Any]:
 
 
 def cycle(wire: Wire, method: str = "POST", version: str = "1.1") -> Cycle:
-    scope = {"method": method, "http_version": version}
-    return Cycle(wire, scope, keep_alive=True, expects_continue=False)
+    return Cycle(wire, wire.flow, {}, is_head=method == "HEAD", is_old=version == "1.0")
 
 
 async def test_the_head_waits_for_the_first_piece_of_the_body() -> None:

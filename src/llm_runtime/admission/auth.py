@@ -11,25 +11,47 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final
 
 from llm_runtime.core.errors import ConfigError, Unauthorized
 
-ANONYMOUS = "anonymous"
-HASH_PREFIX = "sha256:"
+ANONYMOUS: Final = "anonymous"
+HASH_PREFIX: Final = "sha256:"
 # No key is longer; hashing a header of any length would let strangers spend our time.
-MAX_KEY_BYTES = 1024
-NAME_BYTES = 4
+MAX_KEY_BYTES: Final = 1024
+NAME_BYTES: Final = 4
 
-_TENANT = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_HASH = re.compile(r"[0-9a-fA-F]{64}")
-_BEARER = re.compile(rb"bearer[ \t]+([!-~]+)[ \t]*", re.IGNORECASE)
-_KEY = re.compile(rb"[!-~]+")
+_TENANT: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
+_BEARER: Final = re.compile(rb"bearer[ \t]+([!-~]+)[ \t]*", re.IGNORECASE)
+_KEY: Final = re.compile(rb"[!-~]+")
+_USUAL: Final = b"Bearer "
+_KEY_CHARACTERS: Final = bytes(range(ord("!"), ord("~") + 1))
+_sha256: Final = hashlib.sha256
+_compare_digest: Final = hmac.compare_digest
 
 
-class _Known(NamedTuple):
-    digest: bytes
-    tenant: str
+class _Known:
+    __slots__ = ("digest", "tenant")
+
+    def __init__(self, digest: bytes, tenant: str) -> None:
+        self.digest: Final = digest
+        self.tenant: Final = tenant
+
+
+class Caller:
+    """Who called last over one connection. That connection keeps it, as it keeps the headers it came with;
+    the same header again then needs no hash. Nobody can ask one connection for what another was told."""
+
+    __slots__ = ("authorization", "tenant")
+
+    def __init__(self, authorization: bytes, tenant: str) -> None:
+        self.authorization: Final = authorization
+        self.tenant: Final = tenant
+
+    def is_again(self, authorization: bytes | None) -> bool:
+        """Takes the same time wherever the two differ."""
+        return authorization is not None and _compare_digest(self.authorization, authorization)
 
 
 class ApiKeys:
@@ -95,21 +117,27 @@ class ApiKeys:
             if x_tenant_id is None or _TENANT.fullmatch(x_tenant_id) is None:
                 return ANONYMOUS
             return x_tenant_id.decode("ascii")
-        digest = hashlib.sha256(_presented(authorization, x_api_key)).digest()
+        digest = _sha256(_presented(authorization, x_api_key)).digest()
         # The look-up goes by the part of the hash that is public anyway, as the tenant's name; the
         # comparison that decides takes the same time wherever the hashes differ.
         known = self._known.get(digest[:NAME_BYTES])
-        if known is None or not hmac.compare_digest(known.digest, digest):
+        if known is None or not _compare_digest(known.digest, digest):
             raise Unauthorized("The API key is not valid.")
         return known.tenant
+
+    def caller(self, authorization: bytes | None, tenant: str) -> Caller | None:
+        """Whom to know again by that header, which `identify` took; None where it decided nothing."""
+        return Caller(authorization, tenant) if authorization is not None and self._known else None
 
 
 def _presented(authorization: bytes | None, x_api_key: bytes | None) -> bytes:
     if authorization is not None:
-        match = _BEARER.fullmatch(authorization)
-        if match is None:
-            raise Unauthorized("The Authorization header must be 'Bearer' and an API key.")
-        key = match[1]
+        key = authorization[len(_USUAL) :]
+        if not authorization.startswith(_USUAL) or not key or key.translate(None, _KEY_CHARACTERS):
+            match = _BEARER.fullmatch(authorization)
+            if match is None:
+                raise Unauthorized("The Authorization header must be 'Bearer' and an API key.")
+            key = match[1]
     elif x_api_key is not None:
         key = x_api_key
     else:

@@ -28,11 +28,15 @@ EXPOSED_HEADERS = (
 
 class RuntimeApp(FastAPI):
     """FastAPI behind a door of our own, which most requests never pass. `attach` must come before the
-    first request."""
+    first request.
+
+    cycle_endpoints: for connections of ours (`web/protocol.py`), which may go straight to them.
+    """
 
     _door: ASGIApp | None = None
 
     def attach(self, services: Services, hot_paths: Mapping[str, InferenceEndpoint]) -> None:
+        self.cycle_endpoints: Mapping[bytes, InferenceEndpoint] = {}
         door: ASGIApp = Front(super().__call__, hot_paths, services)
         origins = services.server.cors_allow_origins
         if origins:
@@ -45,6 +49,8 @@ class RuntimeApp(FastAPI):
                 expose_headers=EXPOSED_HEADERS,
             )
             door = ServerSend(cors)
+        else:
+            self.cycle_endpoints = {path.encode(): endpoint for path, endpoint in hot_paths.items()}
         self._door = door
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

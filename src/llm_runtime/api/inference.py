@@ -7,21 +7,26 @@ everything here; so this module is also their error boundary.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import structlog
 
+from llm_runtime.admission.auth import ApiKeys, Caller
 from llm_runtime.admission.controller import Permit
+from llm_runtime.admission.estimate import TokenEstimator
+from llm_runtime.admission.tenants import Tenants
 from llm_runtime.api.limits import RequestLimits, declared_slo, max_attempts_of, num_retries
 from llm_runtime.api.services import Services
 from llm_runtime.api.translation import Translation
 from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError, RateLimited
+from llm_runtime.core.events import Events
 from llm_runtime.core.request import DEFAULT_PRIORITY, EndpointKind, RuntimeRequest
 from llm_runtime.runtime.handles import CompletionHandle
 from llm_runtime.runtime.request_handle import RequestHandle
+from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.telemetry.server_timing import server_timing
 from llm_runtime.web.asgi import (
     Headers,
@@ -34,10 +39,11 @@ from llm_runtime.web.asgi import (
     send_bytes,
     send_error,
 )
-from llm_runtime.web.body import check_media_type, read_body, refuse_unread
+from llm_runtime.web.body import body_here, check_media_type, read_body, refuse_unread
 from llm_runtime.web.cycle import Cycle, cycle_of
 from llm_runtime.web.disconnect import watch
 from llm_runtime.web.errors import INTERNAL_ERROR, Header, row_of
+from llm_runtime.web.heads import lines_of
 from llm_runtime.web.rate_limits import rate_limit_headers
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
@@ -47,39 +53,85 @@ from llm_runtime.wire.requests import ParsedRequest
 
 log = structlog.get_logger(__name__)
 
-BIG_BODY_BYTES = 256 * 1024
-FINGERPRINT_BYTES = 16 * 1024
+BIG_BODY_BYTES: Final = 256 * 1024
+FINGERPRINT_BYTES: Final = 16 * 1024
+
+_JSON: Final = (b"content-type", b"application/json")
+_JSON_LINE: Final = b"content-type: application/json\r\n"
+_STREAM_LINES: Final = lines_of(STREAM_HEADERS)
 
 
-class _Arrival(NamedTuple):
-    """A request of which only the headers are known. at: monotonic."""
+class _Call:
+    """A request, from its headers to its reply, and how far it got. cycle: where it came over a connection of
+    ours; is_next: and nothing stands before that which would change a head. limited: what the reply says of
+    its tenant's limits. translation: where a model's engine knows only chats, and the client asked for
+    something else."""
 
-    at: float
-    headers: Headers
-    request_id: str
-    tenant: str
+    __slots__ = (
+        "arrived_at", "cycle", "handle", "headers", "id", "is_next", "limited", "permit", "receive",
+        "request", "scope", "send", "tenant", "translation",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        arrived_at: float,
+        scope: Scope,
+        headers: Headers,
+        receive: Receive,
+        send: Send,
+        cycle: Cycle | None,
+        is_next: bool,
+    ) -> None:
+        self.arrived_at: Final = arrived_at
+        self.scope: Final = scope
+        self.headers: Final = headers
+        self.receive: Final = receive
+        self.send: Final = send
+        self.cycle: Final = cycle
+        self.is_next: Final = is_next
+        self.id = request_id_of(headers)
+        self.tenant: str | None = None
+        self.request: RuntimeRequest | None = None
+        self.permit: Permit | None = None
+        self.handle: RequestHandle | None = None
+        self.limited: list[Header] = []
+        self.translation: Translation | None = None
 
 
-class _Accepted(NamedTuple):
-    """translation: where a model's engine knows only chats, and the client asked for something else."""
+class _Head:
+    """A reply's headers, asked for when they go out; as pairs for ASGI, as lines for a connection of ours."""
 
-    request: RuntimeRequest
-    translation: Translation | None
+    __slots__ = ("_handle", "_limited")
 
+    def __init__(self, handle: RequestHandle, limited: list[Header]) -> None:
+        self._handle: Final = handle
+        self._limited: Final = limited
 
-class _Client(NamedTuple):
-    """Who waits for the answer: its two ends, where it is at a connection of ours, what its headers say of
-    its limits, its own API."""
+    def pairs(self) -> list[Header]:
+        handle = self._handle
+        headers: list[Header] = [(b"x-request-id", handle.request.id.encode()), *self._limited]
+        timing = _receipt(handle, decode=not handle.request.stream)
+        if timing:
+            headers.append((b"server-timing", timing))
+        if handle.request.stream:
+            return [*STREAM_HEADERS, *headers]
+        return [*headers, _JSON]
 
-    receive: Receive
-    send: Send
-    cycle: Cycle | None
-    limited: list[Header]
-    translation: Translation | None
+    def lines(self) -> bytes:
+        """Safe as they are: the id is of safe characters, the receipt has no others, the rest is numbers."""
+        handle = self._handle
+        request = handle.request
+        stream = request.stream
+        timing = _receipt(handle, decode=not stream)
+        limited = lines_of(self._limited) if self._limited else b""
+        before, after = (_STREAM_LINES, b"") if stream else (b"", _JSON_LINE)
+        if timing:
+            after = b"server-timing: %b\r\n%b" % (timing, after)
+        return b"%bx-request-id: %b\r\n%b%b" % (before, request.id.encode(), limited, after)
 
 
 class InferenceEndpoint:
-    """One (method, path). Called by uvicorn in the request's own task."""
+    """One (method, path). Called in the request's own task: as ASGI, or by a connection of ours (`serve`)."""
 
     def __init__(
         self,
@@ -88,133 +140,160 @@ class InferenceEndpoint:
         services: Services,
         big_bodies: asyncio.Lock,
     ) -> None:
-        self._kind = kind
-        self._parse_request = parse
-        self._services = services
-        self._dialect = dialect_for(kind)
-        self._facade = facade_for(kind)
-        self._big_bodies = big_bodies
+        self._kind: Final = kind
+        self._parse_request: Final = parse
+        self._dialect: Final = dialect_for(kind)
+        self._facade: Final = facade_for(kind)
+        self._big_bodies: Final = big_bodies
         server = services.server
-        self._json_limits = JsonLimits(max_messages=server.max_messages, max_tools=server.max_tools)
-        self._limits = RequestLimits(services.runtime.limits)
+        self._json_limits: Final = JsonLimits(max_messages=server.max_messages, max_tools=server.max_tools)
+        self._max_body_bytes: Final[int] = server.max_body_bytes
+        self._runtime: Final[Runtime] = services.runtime
+        self._keys: Final[ApiKeys] = services.keys
+        self._tenants: Final[Tenants] = services.tenants
+        self._estimator: Final[TokenEstimator] = services.estimator
+        self._events: Final[Events] = services.events
+        self._default_max_tokens: Final[int] = services.default_max_tokens
+        self._now: Final = services.runtime.clock.now
+        self._wall: Final = services.runtime.clock.wall
+        self._limits: Final = RequestLimits(services.runtime.limits)
+        self._body_timeout_s: Final[float] = services.runtime.limits.body_timeout_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived_at = self._services.runtime.clock.now()
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         cycle = cycle_of(scope, send)
-        headers = headers_of(scope)
-        request_id = request_id_of(headers)
-        request: RuntimeRequest | None = None
-        handle: RequestHandle | None = None
-        tenant: str | None = None
-        permit: Permit | None = None
-        try:
-            tenant = self._services.keys.identify(
-                headers.get(b"authorization"),
-                x_api_key=headers.get(b"x-api-key"),
-                x_tenant_id=headers.get(b"x-tenant-id"),
-            )
-            body = await self._body(headers, receive, cycle)
-            request, translation = await self._accept(_Arrival(arrived_at, headers, request_id, tenant), body)
-            request_id = request.id
-            permit = await self._services.runtime.admit(request)
-            if permit.standing is not None:  # which may have taken a while
-                request = self._renamed(request)
-                request_id = request.id
-            handle = self._services.runtime.submit(request, permit)
-            limited = rate_limit_headers(permit.standing)
-            client = _Client(receive, send, cycle, limited, translation)
-            if request.stream:
-                told = headers.get(b"x-server-timing") == b"stream"
-                await self._stream(handle, client, told=told)
-            else:
-                await self._plain(handle, client)
-            if handle.cut_off:
-                await abort_connection(scope, send)
-        except ClientGone:
-            self._refused(request, ClientGone.reason, 499)
-        except LLMRuntimeError as error:
-            self._refused(request, error.reason, row_of(error).status)
-            extra = await self._told(error, tenant, permit, handle)
-            if request is None and isinstance(error, BodyTooLarge | BodyTimeout):
-                await refuse_unread(
-                    send, receive, error, request_id, extra=extra, write=self._dialect.error_body
-                )
-            else:
-                await send_error(send, error, request_id, extra=extra, write=self._dialect.error_body)
-        except Exception:
-            log.exception("request.crashed", request_id=request_id)
-            self._refused(request, INTERNAL_ERROR.reason, 500)
-            extra = await self._told(INTERNAL_ERROR, tenant, permit, handle)
-            await send_error(send, INTERNAL_ERROR, request_id, extra=extra, write=self._dialect.error_body)
+        is_next = cycle is not None and not cycle.is_wrapped(send)
+        return self._serve(_Call(self._now(), scope, headers_of(scope), receive, send, cycle, is_next))
 
-    async def _told(
-        self, error: LLMRuntimeError, tenant: str | None, permit: Permit | None, handle: RequestHandle | None
-    ) -> list[Header]:
+    def serve(self, cycle: Cycle) -> Awaitable[None]:
+        return self._serve(
+            _Call(self._now(), cycle.scope, cycle.headers, cycle.receive, cycle.send, cycle, True)
+        )
+
+    async def _serve(self, call: _Call) -> None:
+        cycle = call.cycle
+        try:
+            call.tenant = self._identify(call.headers, cycle)
+            check_media_type(call.headers)
+            body = body_here(cycle, self._max_body_bytes)
+            if body is None:
+                body = await read_body(call.headers, call.receive, self._max_body_bytes, self._body_timeout_s)
+            if len(body) <= BIG_BODY_BYTES:
+                parsed, call.translation = self._parse(body)
+            else:
+                # One at a time and off the loop: a few huge prompts must not stop everybody's tokens.
+                async with self._big_bodies:
+                    parsed, call.translation = await asyncio.to_thread(self._parse, body)
+            request = self._request(call, body, parsed, translated=call.translation is not None)
+            call.request = request
+            call.id = request.id
+            permit = await self._runtime.admit(request)
+            call.permit = permit
+            if permit.standing is not None:  # which may have taken a while
+                call.request = request = self._renamed(request)
+                call.id = request.id
+            handle = self._runtime.submit(request, permit)
+            call.handle = handle
+            if permit.standing is not None:
+                call.limited = rate_limit_headers(permit.standing)
+            if request.stream:
+                await self._stream(handle, call)
+            elif cycle is None or not call.is_next:
+                await self._plain(handle, call)
+            else:
+                # What `_plain` does, with no coroutine of its own and no ASGI.
+                assert isinstance(handle, CompletionHandle)
+                cycle.watch(handle.client_gone)
+                async with handle:
+                    reply = await handle.result()
+                    if call.translation is not None:
+                        reply = call.translation.reply(reply)
+                    lines = _Head(handle, call.limited).lines()
+                    if cycle.flow.paused:
+                        await cycle.drained()
+                    cycle.reply(lines, reply)
+            if handle.cut_off:
+                await abort_connection(call.scope, call.send)
+        except ClientGone:
+            self._refused(call.request, ClientGone.reason, 499)
+        except LLMRuntimeError as error:
+            await self._answer_error(call, error)
+        except Exception:
+            log.exception("request.crashed", request_id=call.id)
+            await self._answer_error(call, INTERNAL_ERROR)
+
+    async def _answer_error(self, call: _Call, error: LLMRuntimeError) -> None:
+        self._refused(call.request, error.reason, row_of(error).status)
+        extra = await self._told(error, call)
+        write = self._dialect.error_body
+        if call.request is None and isinstance(error, BodyTooLarge | BodyTimeout):
+            await refuse_unread(call.send, call.receive, error, call.id, extra=extra, write=write)
+        else:
+            await send_error(call.send, error, call.id, extra=extra, write=write)
+
+    async def _told(self, error: LLMRuntimeError, call: _Call) -> list[Header]:
         """What an error says beside itself: where the time went, and how the tenant stands."""
         headers: list[Header] = []
-        if handle is not None and permit is not None:
-            receipt = _receipt(handle)
+        if call.handle is not None and call.permit is not None:
+            receipt = _receipt(call.handle)
             if receipt:
                 headers.append((b"server-timing", receipt))
-            standing = permit.standing
+            standing = call.permit.standing
         else:
             # Nothing was taken, or it was given back: ask anew.
             standing = error.standing if isinstance(error, RateLimited) else None
-            if standing is None and tenant is not None:
-                standing = await self._services.runtime.standing(tenant)
+            if standing is None and call.tenant is not None:
+                standing = await self._runtime.standing(call.tenant)
         return headers + rate_limit_headers(standing)
 
     def _refused(self, request: RuntimeRequest | None, reason: str, status: int) -> None:
         """What became a request is counted by its own events; the rest is counted here."""
         if request is None:
-            self._services.events.refused(self._kind.value, status, reason)
+            self._events.refused(self._kind.value, status, reason)
 
     # ---- from bytes to a request
 
-    async def _body(self, headers: Headers, receive: Receive, cycle: Cycle | None) -> bytes:
-        check_media_type(headers)
-        services = self._services
-        timeout_s = services.runtime.limits.body_timeout_s
-        return await read_body(headers, receive, services.server.max_body_bytes, timeout_s, cycle)
-
-    async def _accept(self, arrival: _Arrival, body: bytes) -> _Accepted:
-        if len(body) <= BIG_BODY_BYTES:
-            parsed, translation = self._parse(body)
-        else:
-            # One at a time and off the loop: a few huge prompts must not stop everybody's tokens.
-            async with self._big_bodies:
-                parsed, translation = await asyncio.to_thread(self._parse, body)
-        return _Accepted(
-            self._request(arrival, body, parsed, translated=translation is not None), translation
+    def _identify(self, headers: Headers, cycle: Cycle | None) -> str:
+        """The caller's tenant. Raises Unauthorized."""
+        authorization = headers.get(b"authorization")
+        if cycle is not None:
+            known = cycle.flow.caller
+            if isinstance(known, Caller) and known.is_again(authorization):
+                return known.tenant
+        keys = self._keys
+        tenant = keys.identify(
+            authorization, x_api_key=headers.get(b"x-api-key"), x_tenant_id=headers.get(b"x-tenant-id")
         )
+        if cycle is not None:
+            cycle.flow.caller = keys.caller(authorization, tenant)
+        return tenant
 
     def _request(
-        self, arrival: _Arrival, body: bytes, parsed: ParsedRequest, *, translated: bool
+        self, call: _Call, body: bytes, parsed: ParsedRequest, *, translated: bool
     ) -> RuntimeRequest:
-        services = self._services
-        runtime = services.runtime
+        assert call.tenant is not None
+        headers = call.headers
+        runtime = self._runtime
         kind = EndpointKind.CHAT if translated else self._kind
         pool = runtime.pool_for(parsed.model, kind)
         prompt_tokens = parsed.prompt_tokens_exact
         if prompt_tokens is None:
-            prompt_tokens = services.estimator.estimate(parsed.model, parsed.prompt_bytes)
-        max_tokens = parsed.max_tokens if parsed.max_tokens is not None else services.default_max_tokens
+            prompt_tokens = self._estimator.estimate(parsed.model, parsed.prompt_bytes)
+        max_tokens = parsed.max_tokens if parsed.max_tokens is not None else self._default_max_tokens
         context_tokens = pool.info.context_tokens
         if context_tokens is not None:
             max_tokens = min(max_tokens, context_tokens)
-        tenant = services.tenants.of(arrival.tenant)
+        tenant = self._tenants.of(call.tenant)
         priority = parsed.priority if parsed.priority is not None else DEFAULT_PRIORITY
-        headers = arrival.headers
         slo = declared_slo(tenant.slo, headers.get(b"x-slo-ttft-ms"), headers.get(b"x-slo-total-ms"))
         read_timeout = headers.get(b"x-stainless-read-timeout")
         request = RuntimeRequest(
-            id=runtime.unique_id(arrival.request_id),
+            id=runtime.unique_id(call.id),
             model=parsed.model,
             kind=kind,
             body=parsed.body,
-            arrived_at=arrival.at,
-            created=int(runtime.clock.wall()),
-            tenant=arrival.tenant,
+            arrived_at=call.arrived_at,
+            created=int(self._wall()),
+            tenant=call.tenant,
             priority=tenant.priority(priority),
             limits=self._limits.of(read_timeout, slo, stream=parsed.stream),
             stream=parsed.stream,
@@ -234,12 +313,12 @@ class InferenceEndpoint:
 
     def _renamed(self, request: RuntimeRequest) -> RuntimeRequest:
         """The same under a name that is still nobody else's."""
-        unique = self._services.runtime.unique_id(request.id)
+        unique = self._runtime.unique_id(request.id)
         return request if unique == request.id else replace(request, id=unique)
 
     def _parse(self, body: bytes) -> tuple[ParsedRequest, Translation | None]:
         parsed = self._parse_request(parse_body(body, self._json_limits))
-        index = self._services.runtime.index
+        index = self._runtime.index
         if self._facade is None or index.serves(parsed.model, self._kind):
             return parsed, None
         if not index.serves(parsed.model, EndpointKind.CHAT):
@@ -249,30 +328,26 @@ class InferenceEndpoint:
 
     # ---- from a request to bytes
 
-    async def _plain(self, handle: RequestHandle, client: _Client) -> None:
+    async def _plain(self, handle: RequestHandle, call: _Call) -> None:
         assert isinstance(handle, CompletionHandle)
-        async with watch(client.cycle, client.receive, handle.client_gone), handle:
+        async with watch(call.cycle, call.receive, handle.client_gone), handle:
             body = await handle.result()
-            if client.translation is not None:
-                body = client.translation.reply(body)
-            headers = self._reply_headers(handle, client)
-            headers.append((b"content-type", b"application/json"))
+            if call.translation is not None:
+                body = call.translation.reply(body)
+            headers = _Head(handle, call.limited).pairs()
             headers.append((b"content-length", b"%d" % len(body)))
-            cycle = client.cycle
-            if cycle is not None and not cycle.is_wrapped(client.send):
-                await cycle.drained()
-                cycle.respond(200, headers, body)
-            else:
-                await send_bytes(client.send, 200, headers, body)
+            await send_bytes(call.send, 200, headers, body)
 
-    async def _stream(self, handle: RequestHandle, client: _Client, *, told: bool) -> None:
-        """told: the client wants to be told at the end where the time went."""
+    async def _stream(self, handle: RequestHandle, call: _Call) -> None:
+        # Some clients want to be told at the end where the time went.
+        told = call.headers.get(b"x-server-timing") == b"stream"
         receipt = partial(_receipt, handle) if told else None
-        head = partial(self._stream_headers, handle, client)
-        writer = StreamWriter(client.send, self._dialect, head, receipt, client.cycle)
-        translation = client.translation
+        head = _Head(handle, call.limited)
+        lines = head.lines if call.is_next else None
+        writer = StreamWriter(call.send, self._dialect, head.pairs, receipt, call.cycle, lines)
+        translation = call.translation
         try:
-            async with watch(client.cycle, client.receive, handle.client_gone), handle:
+            async with watch(call.cycle, call.receive, handle.client_gone), handle:
                 await writer.run(handle if translation is None else translation.stream(handle))
         except LLMRuntimeError:
             if not writer.started:
@@ -281,16 +356,6 @@ class InferenceEndpoint:
             if not writer.started:
                 raise
             log.exception("request.crashed", request_id=handle.request.id)
-
-    def _stream_headers(self, handle: RequestHandle, client: _Client) -> list[Header]:
-        return [*STREAM_HEADERS, *self._reply_headers(handle, client)]
-
-    def _reply_headers(self, handle: RequestHandle, client: _Client) -> list[Header]:
-        headers: list[Header] = [(b"x-request-id", handle.request.id.encode()), *client.limited]
-        timing = _receipt(handle, decode=not handle.request.stream)
-        if timing:
-            headers.append((b"server-timing", timing))
-        return headers
 
 
 def _receipt(handle: RequestHandle, *, decode: bool = True) -> bytes:

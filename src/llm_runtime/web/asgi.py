@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.web.errors import Header, WriteError, error_response
@@ -22,7 +22,31 @@ Headers = dict[bytes, bytes]
 SERVER_SEND = "llm_runtime.server_send"
 """Scope key: the server's own `send`, where a middleware wraps it."""
 
-_SAFE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_SAFE_ID: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_ID_BYTES: Final = 16
+_NUM_IDS_AT_ONCE: Final = 64
+
+
+class _Random:
+    """Of the system's random numbers, enough for many ids at a time. No process may fork off once it has
+    begun to give ids."""
+
+    __slots__ = ("_hex", "_position")
+
+    def __init__(self) -> None:
+        self._hex = ""
+        self._position = 0
+
+    def id(self) -> str:
+        position = self._position
+        if position == len(self._hex):
+            self._hex = os.urandom(_ID_BYTES * _NUM_IDS_AT_ONCE).hex()
+            position = 0
+        self._position = end = position + 2 * _ID_BYTES
+        return self._hex[position:end]
+
+
+_RANDOM: Final = _Random()
 
 
 def headers_of(scope: Scope) -> Headers:
@@ -35,7 +59,7 @@ def request_id_of(headers: Headers) -> str:
     given = headers.get(b"x-request-id")
     if given is not None and _SAFE_ID.fullmatch(given):
         return given.decode("ascii")
-    return f"req_{os.urandom(16).hex()}"
+    return "req_" + _RANDOM.id()
 
 
 async def send_bytes(send: Send, status: int, headers: Iterable[Header], body: bytes) -> None:

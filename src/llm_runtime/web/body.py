@@ -25,11 +25,12 @@ def check_media_type(headers: Headers) -> None:
     """Raises UnsupportedMediaType for what is not JSON by its own word, InvalidRequest for what is
     compressed."""
     content_type = headers.get(b"content-type")
-    if content_type is None:
-        raise UnsupportedMediaType("The request has no content-type; send application/json.")
-    media_type = content_type.partition(b";")[0].strip().lower()
-    if media_type != b"application/json" and not media_type.endswith(b"+json"):
-        raise UnsupportedMediaType("The request body must be sent as application/json.")
+    if content_type != b"application/json":  # as nearly everybody says it
+        if content_type is None:
+            raise UnsupportedMediaType("The request has no content-type; send application/json.")
+        media_type = content_type.partition(b";")[0].strip().lower()
+        if media_type != b"application/json" and not media_type.endswith(b"+json"):
+            raise UnsupportedMediaType("The request body must be sent as application/json.")
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         raise InvalidRequest(
@@ -37,19 +38,18 @@ def check_media_type(headers: Headers) -> None:
         )
 
 
-async def read_body(
-    headers: Headers, receive: Receive, limit_bytes: int, timeout_s: float, cycle: Cycle | None = None
-) -> bytes:
-    """The whole body. Raises BodyTooLarge as soon as the limit is known to be passed, ClientGone when
-    the client leaves, BodyTimeout when it does not finish in time.
-
-    cycle: of our own connection, which mostly has the body by now.
-    """
+def body_here(cycle: Cycle | None, limit_bytes: int) -> bytes | None:
+    """The whole body where it came over a connection of ours and is here by now, which it mostly is; else
+    None, with nothing read. Raises BodyTooLarge."""
     whole = cycle.whole_body() if cycle is not None else None
-    if whole is not None:
-        if len(whole) > limit_bytes:
-            raise _too_large(limit_bytes)
-        return whole
+    if whole is not None and len(whole) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return whole
+
+
+async def read_body(headers: Headers, receive: Receive, limit_bytes: int, timeout_s: float) -> bytes:
+    """The whole body. Raises BodyTooLarge as soon as the limit is known to be passed, ClientGone when
+    the client leaves, BodyTimeout when it does not finish in time."""
     declared = headers.get(b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)

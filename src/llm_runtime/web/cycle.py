@@ -6,30 +6,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from llm_runtime.web.asgi import SERVER_SEND, ASGIApp, Message, Scope, Send
+from llm_runtime.web.asgi import SERVER_SEND, ASGIApp, Headers, Message, Scope, Send
 from llm_runtime.web.errors import Header
+from llm_runtime.web.heads import FixedLines, checked, pairs_of
 
-BODY_HIGH_WATER_BYTES = 64 * 1024
-NO_BODY_STATUSES = (204, 304)
+BODY_HIGH_WATER_BYTES: Final = 64 * 1024
+NO_BODY_STATUSES: Final = (204, 304)
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_DISCONNECT = {"type": "http.disconnect"}
-_NOT_IN_HEADERS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_DISCONNECT: Final = {"type": "http.disconnect"}
+_OK: Final[bytes] = STATUS_LINE[200]
+_CLOSE: Final = b"connection: close\r\n"
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_SIZES: Final = [b"%x\r\n" % num_bytes for num_bytes in range(2048)]
+"""The first line of a chunk, for all that a token may need."""
+_FIXED: Final = FixedLines()
+_NO_SCOPE: Final[dict[str, Any]] = {}
 
 log = logging.getLogger("uvicorn.error")
 
 
+class Flow:
+    """What a connection shares with its cycles, written by the connection.
+
+    paused: the client reads slowly. caller: the application's, who knows by it who has called before.
+    """
+
+    __slots__ = ("caller", "paused", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.paused = False
+        self.caller: object | None = None
+
+
 class Wire(Protocol):
     """The connection, as the cycle at its head sees it."""
-
-    transport: asyncio.Transport
-    write_paused: bool
 
     @property
     def default_headers(self) -> list[Header]: ...
@@ -51,27 +68,52 @@ class Wire(Protocol):
         ...
 
 
+class Endpoint(Protocol):
+    """What answers a POST on a connection of ours without ASGI between."""
+
+    def serve(self, cycle: Cycle) -> Awaitable[None]: ...
+
+
 class Cycle:
     """Made by the connection, which feeds it; read and answered by the application's task.
 
-    on_disconnect: called once from the loop when the client goes before its reply is complete; to be
-    set by `watch`. `respond` and `write` never suspend; the rest is ASGI as any server speaks it.
+    headers: by lower-case name, the first of each. scope: for ASGI; empty where an endpoint serves the cycle
+    itself. on_disconnect: called once from the loop when the client goes before its reply is complete; to be
+    set by `watch`. `respond`, `reply`, `begin`, `write` and `finish` never suspend; the rest is ASGI as any
+    server speaks it.
     """
 
     __slots__ = (
-        "_arrived", "_body", "_chunked", "_expects_continue", "_head", "_left_bytes", "_news", "_wire",
-        "complete", "disconnected", "keep_alive", "more_body", "on_disconnect", "scope", "started",
+        "_arrived", "_body", "_chunked", "_expects_continue", "_head", "_is_head", "_is_old", "_left_bytes",
+        "_news", "_wire", "complete", "disconnected", "endpoint", "flow", "headers", "keep_alive",
+        "more_body", "on_disconnect", "scope", "started",
     )  # fmt: skip
 
-    def __init__(self, wire: Wire, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
-        self.scope = scope
+    def __init__(
+        self,
+        wire: Wire,
+        flow: Flow,
+        headers: Headers,
+        *,
+        is_head: bool = False,
+        is_old: bool = False,
+        keep_alive: bool = True,
+        expects_continue: bool = False,
+    ) -> None:
+        """is_head: the method is HEAD. is_old: it came over HTTP/1.0."""
+        self.flow: Final = flow
+        self.headers: Final = headers
+        self.endpoint: Endpoint | None = None
+        self.scope: Scope = _NO_SCOPE
         self.keep_alive = keep_alive
         self.more_body = True
         self.started = False
         self.complete = False
         self.disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
-        self._wire = wire
+        self._wire: Final = wire
+        self._is_head: Final = is_head
+        self._is_old: Final = is_old
         self._expects_continue = expects_continue
         self._body: bytes | bytearray = b""
         self._arrived = False
@@ -118,20 +160,38 @@ class Cycle:
         try:
             await app(self.scope, self.receive, self.send)
         except BaseException as error:
-            log.error("Exception in ASGI application\n", exc_info=error)
-            self._break_off()
+            self._failed(error)
         else:
             if not self.complete and not self.disconnected:
-                log.error("ASGI callable returned without completing response.")
-                self._break_off()
+                self._forgotten()
         finally:
             self._wire.left(self)
+
+    async def serve(self, endpoint: Endpoint) -> None:
+        """The same of an endpoint that needs no ASGI."""
+        try:
+            await endpoint.serve(self)
+        except BaseException as error:
+            self._failed(error)
+        else:
+            if not self.complete and not self.disconnected:
+                self._forgotten()
+        finally:
+            self._wire.left(self)
+
+    def _failed(self, error: BaseException) -> None:
+        log.error("Exception in ASGI application\n", exc_info=error)
+        self._break_off()
+
+    def _forgotten(self) -> None:
+        log.error("ASGI callable returned without completing response.")
+        self._break_off()
 
     def _break_off(self) -> None:
         if self.disconnected or self.complete:
             return
         if self.started and not self._head:
-            self._wire.transport.close()
+            self.flow.transport.close()
             return
         self._head = b""
         text = b"Internal Server Error"
@@ -141,9 +201,9 @@ class Cycle:
     # ---- ASGI
 
     async def receive(self) -> Message:
-        if self._expects_continue and not self._wire.transport.is_closing():
+        if self._expects_continue and not self.flow.transport.is_closing():
             self._expects_continue = False
-            self._wire.transport.write(_CONTINUE)
+            self.flow.transport.write(_CONTINUE)
         while not self.disconnected and not self.complete and not self._arrived:
             self._wire.resume_reading()
             if self._news is None:
@@ -157,7 +217,7 @@ class Cycle:
         return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
 
     async def send(self, message: Message) -> None:
-        if self._wire.write_paused and not self.disconnected:
+        if self.flow.paused and not self.disconnected:
             await self._wire.drained()
         if self.disconnected:
             return
@@ -206,30 +266,73 @@ class Cycle:
         self._start(status, headers)
         self._end(body)
 
+    def reply(self, lines: bytes, body: bytes) -> None:
+        """What `respond` does for status 200 and a POST. lines: the headers but the length, as `lines_of`
+        makes them; who calls vouches for them."""
+        if self.disconnected:
+            return
+        _FIXED.update(self._wire.default_headers)
+        length = len(body)
+        if _FIXED.frames:
+            self.respond(200, [*pairs_of(lines), (b"content-length", b"%d" % length)], body)
+            return
+        self.started = True
+        self._expects_continue = False
+        close = b"" if self.keep_alive else _CLOSE
+        self.flow.transport.write(
+            b"%b%b%bcontent-length: %d\r\n%b\r\n%b" % (_OK, _FIXED.lines, lines, length, close, body)
+        )
+        self._ended()
+
+    def begin(self, lines: bytes) -> None:
+        """The head of a stream in answer to a POST, which goes out with what is written first; nothing where
+        the client is gone. lines: as for `reply`."""
+        if self.disconnected:
+            return
+        _FIXED.update(self._wire.default_headers)
+        if _FIXED.frames:
+            self._start(200, pairs_of(lines))
+            return
+        self.started = True
+        self._expects_continue = False
+        chunked = b""
+        if self._is_old:
+            self.keep_alive = False  # the end of the connection is the end of the body
+        else:
+            self._chunked = True
+            chunked = _CHUNKED
+        close = b"" if self.keep_alive else _CLOSE
+        self._head = b"%b%b%b%b%b\r\n" % (_OK, _FIXED.lines, lines, chunked, close)
+
     def write(self, data: bytes, chunk: bytes | None = None) -> bool:
         """One piece of the body of a reply that was started; False when the client reads slowly, and
         nothing more should come before `drained`. chunk: the same in chunked coding, where that exists."""
         if self.disconnected:
             return True
-        wire = self._wire
+        flow = self.flow
         if self._chunked and data and not self._head:  # nearly always
-            wire.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunk is None else chunk)
-            return not wire.write_paused
+            flow.transport.write(_chunk(data) if chunk is None else chunk)
+            return not flow.paused
         data = self._framed(data)
         if self._head:
             data, self._head = self._head + data, b""
         if data:
-            wire.transport.write(data)
-        return not wire.write_paused
+            flow.transport.write(data)
+        return not flow.paused
+
+    def finish(self, data: bytes) -> None:
+        """The last piece of the body, which may be empty; nothing where the client is gone."""
+        if not self.disconnected:
+            self._end(data)
 
     async def drained(self) -> None:
         """Until the client has read enough of what was written, or is gone."""
-        if self._wire.write_paused:
+        if self.flow.paused:
             await self._wire.drained()
 
     @property
     def transport(self) -> asyncio.Transport:
-        return self._wire.transport
+        return self.flow.transport
 
     # ---- writing
 
@@ -251,30 +354,27 @@ class Cycle:
                 chunked = value.lower() == b"chunked"
         if says_close:
             self.keep_alive = False
-        has_body = status not in NO_BODY_STATUSES and self.scope["method"] != "HEAD"
+        has_body = status not in NO_BODY_STATUSES and not self._is_head
         if has_body and length is None and not chunked:
-            if self.scope["http_version"] == "1.0":
+            if self._is_old:
                 self.keep_alive = False  # the end of the connection is the end of the body
             else:
                 chunked = True
                 lines.append(b"transfer-encoding: chunked")
         if not self.keep_alive and not says_close:
             lines.append(b"connection: close")
-        lines.append(b"")
-        text = b"\n".join(lines)
-        if text.count(b"\n") != len(lines) - 1 or _NOT_IN_HEADERS.search(text):
-            raise RuntimeError("Invalid HTTP header.")
+        text = checked(lines)
         self._chunked = chunked and has_body
         self._left_bytes = length
-        self._head = STATUS_LINE[status] + text.replace(b"\n", b"\r\n") + b"\r\n"
+        self._head = STATUS_LINE[status] + text + b"\r\n"
 
     def _framed(self, data: bytes) -> bytes:
         """As it stands on the wire. Raises RuntimeError for more than was announced."""
-        if self.scope["method"] == "HEAD":
+        if self._is_head:
             self._left_bytes = 0
             return b""
         if self._chunked:
-            return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            return _chunk(data) if data else b""
         if self._left_bytes is not None:
             self._left_bytes -= len(data)
             if self._left_bytes < 0:
@@ -288,14 +388,24 @@ class Cycle:
             raise RuntimeError("Response content shorter than Content-Length")
         if self._chunked:
             data += b"0\r\n\r\n"
-        wire = self._wire
         if data:
-            wire.transport.write(data)
+            self.flow.transport.write(data)
+        self._ended()
+
+    def _ended(self) -> None:
         self.complete = True
+        self.on_disconnect = None
         self._tell()
         if not self.keep_alive:
-            wire.transport.close()
-        wire.answered()
+            self.flow.transport.close()
+        self._wire.answered()
+
+
+def _chunk(data: bytes) -> bytes:
+    num_bytes = len(data)
+    if num_bytes < len(_SIZES):
+        return b"%b%b\r\n" % (_SIZES[num_bytes], data)
+    return b"%x\r\n%b\r\n" % (num_bytes, data)
 
 
 def cycle_of(scope: Scope, send: Send) -> Cycle | None:

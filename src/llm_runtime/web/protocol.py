@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import httptools
@@ -22,12 +22,15 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from llm_runtime.core.errors import BodyTimeout, HeadersTooLarge, InvalidRequest, LLMRuntimeError
-from llm_runtime.web.asgi import ASGIApp, request_id_of
-from llm_runtime.web.cycle import Cycle
+from llm_runtime.web.asgi import ASGIApp, Headers, Scope, request_id_of
+from llm_runtime.web.cycle import Cycle, Endpoint, Flow
 from llm_runtime.web.errors import Header, error_response, row_of
 
-MAX_HEADER_BYTES = 64 * 1024
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
+MAX_HEADER_BYTES: Final = 64 * 1024
+ENDPOINTS: Final = "cycle_endpoints"
+"""The attribute by which an application names endpoints that serve a cycle without ASGI between: those of
+POST, by path as it stands in a request."""
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 
 Refused = Callable[[str, int, str], None]
 """Of the endpoint ("other": nobody knows which), the status and the reason."""
@@ -52,13 +55,16 @@ class ServerProtocol(asyncio.Protocol):
         if not config.loaded:
             config.load()
         self.transport: asyncio.Transport
-        self.write_paused = False
+        self._flow: Flow
         self.server_state = server_state
         self._header_timeout_s = header_timeout_s
         self._refused = refused
         self._app = cast(ASGIApp, config.loaded_app)
         self._app_state = app_state
         self._root_path = config.root_path
+        self._endpoints: Mapping[bytes, Endpoint] = {}
+        if not self._root_path:
+            self._endpoints = getattr(config.loaded_app, ENDPOINTS, self._endpoints)
         self._keep_alive_s = float(config.timeout_keep_alive)
         self._loop = _loop or asyncio.get_running_loop()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
@@ -72,7 +78,8 @@ class ServerProtocol(asyncio.Protocol):
         self._in_headers = True
         self._num_header_bytes = 0
         self._url = b""
-        self._headers: list[Header] = []
+        self._headers: Headers = {}
+        self._raw_headers: list[Header] | None = None  # where a name is repeated
         self._expects_continue = False
         # The latest request, and those before it that still wait for their turn
         self._cycle: Cycle | None = None
@@ -87,6 +94,7 @@ class ServerProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._flow = Flow(self.transport)
         self.server_state.connections.add(cast(Any, self))
         self._fixed_scope = {
             "type": "http",
@@ -127,10 +135,10 @@ class ServerProtocol(asyncio.Protocol):
         self._waiting.clear()
 
     def pause_writing(self) -> None:
-        self.write_paused = True
+        self._flow.paused = True
 
     def resume_writing(self) -> None:
-        self.write_paused = False
+        self._flow.paused = False
         if self._writable is not None:
             self._writable.set()
             self._writable = None
@@ -139,7 +147,8 @@ class ServerProtocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._url = b""
-        self._headers = []
+        self._headers = {}
+        self._raw_headers = None
         self._expects_continue = False
         if not self._in_headers:
             self._in_headers = True
@@ -153,7 +162,13 @@ class ServerProtocol(asyncio.Protocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
-        self._headers.append((name, value))
+        headers = self._headers
+        if self._raw_headers is not None:
+            self._raw_headers.append((name, value))
+        elif name in headers:
+            self._raw_headers = [*headers.items(), (name, value)]
+        if name not in headers:
+            headers[name] = value
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
@@ -161,13 +176,23 @@ class ServerProtocol(asyncio.Protocol):
         parser = self._parser
         if self._deaf or parser is None:
             return
+        method = parser.get_method()
         version = parser.get_http_version()
+        is_old = version == "1.0"
         cycle = Cycle(
             self,
-            self._scope(version, parser.get_method().decode("ascii")),
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            self._flow,
+            self._headers,
+            is_head=method == b"HEAD",
+            is_old=is_old,
+            keep_alive=not is_old and parser.should_keep_alive(),
             expects_continue=self._expects_continue,
         )
+        endpoint = self._endpoints.get(self._url) if method == b"POST" else None
+        if endpoint is not None:
+            cycle.endpoint = endpoint
+        else:
+            cycle.scope = self._scope(version, method.decode("ascii"))
         before, self._cycle = self._cycle, cycle
         if before is None or before.complete:
             self._start(cycle)
@@ -183,9 +208,9 @@ class ServerProtocol(asyncio.Protocol):
         if self._cycle is not None and not self._cycle.complete:
             self._cycle.body_ended()
 
-    def _scope(self, version: str, method: str) -> dict[str, Any]:
+    def _scope(self, version: str, method: str) -> Scope:
         raw_path, query = self._url, b""
-        if not raw_path.startswith(b"/") or b"?" in raw_path or b"#" in raw_path:
+        if not raw_path.startswith(b"/") or raw_path.find(b"?") >= 0 or raw_path.find(b"#") >= 0:
             parsed = httptools.parse_url(self._url)
             raw_path, query = parsed.path, parsed.query or b""
         path = raw_path.decode("ascii")
@@ -199,14 +224,16 @@ class ServerProtocol(asyncio.Protocol):
             "path": root + path,
             "raw_path": root.encode("ascii") + raw_path,
             "query_string": query,
-            "headers": self._headers,
+            "headers": self._raw_headers or list(self._headers.items()),
             "state": self._app_state.copy(),
         }
 
     # ---- cycles
 
     def _start(self, cycle: Cycle) -> None:
-        task = self._loop.create_task(cycle.run(self._app))
+        endpoint = cycle.endpoint
+        coroutine = cycle.run(self._app) if endpoint is None else cycle.serve(endpoint)
+        task = self._loop.create_task(coroutine)
         self._tasks[cycle] = task
         self.server_state.tasks.add(task)
 
@@ -231,7 +258,7 @@ class ServerProtocol(asyncio.Protocol):
 
     async def drained(self) -> None:
         """For the cycle: until the client has read enough of what was written, or is gone."""
-        while self.write_paused:
+        while self._flow.paused:
             if self._writable is None:
                 self._writable = asyncio.Event()
             await self._writable.wait()

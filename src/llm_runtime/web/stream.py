@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from llm_runtime.core.errors import ClientGone, LLMRuntimeError
 from llm_runtime.web.asgi import Send
@@ -44,10 +44,11 @@ class StreamWriter:
     error still has a status of its own, afterwards it becomes the stream's last event.
 
     head: the headers, asked for when they go out. receipt: what a comment after the last event says.
-    cycle: of our own connection; then bytes go to the client without a turn of this task.
+    cycle: of our own connection; then bytes go to the client without a turn of this task. lines: the headers
+    as its `begin` wants them, where nothing stands before it that would change them.
     """
 
-    __slots__ = ("_cycle", "_dialect", "_head", "_receipt", "_send", "started")
+    __slots__ = ("_cycle", "_dialect", "_head", "_lines", "_receipt", "_send", "started")
 
     def __init__(
         self,
@@ -56,25 +57,28 @@ class StreamWriter:
         head: Callable[[], list[Header]],
         receipt: Callable[[], bytes] | None = None,
         cycle: Cycle | None = None,
+        lines: Callable[[], bytes] | None = None,
     ) -> None:
-        self._send = send
-        self._dialect = dialect
-        self._head = head
-        self._receipt = receipt
-        self._cycle = cycle
+        self._send: Final = send
+        self._dialect: Final = dialect
+        self._head: Final = head
+        self._receipt: Final = receipt
+        self._cycle: Final = cycle
+        self._lines: Final = lines
         self.started = False
-
-    async def _start(self) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self._head()}
-        self.started = True
-        await self._send(start)
 
     async def run(self, handle: Pullable) -> None:
         """Returns after the last byte. Raises what ended the stream early, after telling the client
         if the stream had begun."""
+        cycle = self._cycle
         try:
             while True:
-                item = await self._next(handle)
+                if cycle is None or not self.started:
+                    item = await handle.pull()
+                else:
+                    if cycle.flow.paused:
+                        await cycle.drained()
+                    item = await handle.pull(cycle.write)
                 if item.__class__ is not bytes:
                     if not self.started:
                         await self._start()
@@ -86,11 +90,13 @@ class StreamWriter:
                     continue
                 if not self.started:
                     await self._start()
-                if handle.finished is None:
-                    await self._write(item)
-                else:
+                if handle.finished is not None:
                     await self._end(item)
                     return
+                if cycle is not None:
+                    cycle.write(item)
+                else:
+                    await self._write(item)
         except ClientGone:
             raise
         except LLMRuntimeError as error:
@@ -100,12 +106,18 @@ class StreamWriter:
             await self._fail(INTERNAL_ERROR)
             raise
 
-    async def _next(self, handle: Pullable) -> Any:
+    async def _start(self) -> None:
         cycle = self._cycle
-        if cycle is None or not self.started:
-            return await handle.pull()
-        await cycle.drained()
-        return await handle.pull(cycle.write)
+        if cycle is not None and self._lines is not None:
+            head = self._lines()
+            self.started = True
+            if cycle.flow.paused:
+                await cycle.drained()
+            cycle.begin(head)
+            return
+        start = {"type": "http.response.start", "status": 200, "headers": self._head()}
+        self.started = True
+        await self._send(start)
 
     async def _write(self, data: bytes) -> None:
         if self._cycle is not None:
@@ -116,7 +128,13 @@ class StreamWriter:
     async def _end(self, last: bytes) -> None:
         if self._receipt is not None:
             last += b": " + self._receipt() + b"\n\n"
-        await self._send({"type": "http.response.body", "body": last})
+        cycle = self._cycle
+        if cycle is None or self._lines is None:
+            await self._send({"type": "http.response.body", "body": last})
+            return
+        if cycle.flow.paused:
+            await cycle.drained()
+        cycle.finish(last)
 
     async def _keep_alive(self, handle: Pullable) -> None:
         handle.keep_alive_due = False
