@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_runtime.core.errors import InvalidRequest
-from llm_runtime.wire.json import JsonLimits, parse_body
+from llm_runtime.wire.json import INT64_MAX, INT64_MIN, JsonLimits, parse_body
 
 
 def refusal(raw: bytes, limits: JsonLimits | None = None) -> InvalidRequest:
@@ -162,3 +162,13 @@ def test_an_integer_too_long_even_for_a_float_is_refused() -> None:
 )
 def test_long_digits_that_are_no_huge_integers_pass(raw: bytes) -> None:
     assert parse_body(raw) == orjson.loads(raw)
+
+
+@given(st.text(alphabet='019[]{}\\"-.e ', max_size=60), st.integers(-(2**66), 2**66))
+@settings(max_examples=300, deadline=None)
+def test_an_integer_is_measured_wherever_it_stands(text: str, number: int) -> None:
+    raw = orjson.dumps({"a": text})[:-1] + b',"b":%d}' % number
+    if INT64_MIN <= number <= INT64_MAX:
+        assert parse_body(raw) == {"a": text, "b": number}
+    else:
+        assert "64" in refusal(raw).message

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llm_runtime.core.errors import InvalidRequest
+from llm_runtime.wire.parsed_request import ParsedRequest
 from llm_runtime.wire.passed_requests import (
     parse_embeddings,
     parse_messages,
@@ -16,7 +17,6 @@ from llm_runtime.wire.passed_requests import (
     parse_tokenize,
     text_bytes,
 )
-from llm_runtime.wire.requests import ParsedRequest
 
 Parse = Callable[[dict[str, Any]], ParsedRequest]
 HELLO = [{"role": "user", "content": "Hello"}]

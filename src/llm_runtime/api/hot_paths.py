@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from llm_runtime.api.inference import InferenceEndpoint
 from llm_runtime.api.services import Services
@@ -15,17 +14,16 @@ from llm_runtime.wire.passed_requests import (
     parse_responses,
     parse_tokenize,
 )
-from llm_runtime.wire.requests import parse_chat, parse_completions
+from llm_runtime.wire.requests import parse_any_chat, parse_completions
 
 
 def hot_paths(services: Services) -> dict[str, InferenceEndpoint]:
     """By path. They share the lock that lets big bodies through one at a time."""
     big_bodies = asyncio.Lock()
-    # Which kinds of content a model takes is known once its engine is: `Runtime.check`.
-    parse_any_chat = partial(parse_chat, accept_parts=None)
     return {
         path: InferenceEndpoint(kind, parse, services, big_bodies)
         for path, kind, parse in (
+            # Which kinds of content a model takes is known once its engine is: `Runtime.check`.
             ("/v1/chat/completions", EndpointKind.CHAT, parse_any_chat),
             ("/v1/completions", EndpointKind.COMPLETIONS, parse_completions),
             ("/v1/responses", EndpointKind.RESPONSES, parse_responses),

@@ -49,7 +49,7 @@ from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
 from llm_runtime.wire.facades import facade_for
 from llm_runtime.wire.json import JsonLimits, parse_body
-from llm_runtime.wire.requests import ParsedRequest
+from llm_runtime.wire.parsed_request import ParsedRequest
 
 log = structlog.get_logger(__name__)
 

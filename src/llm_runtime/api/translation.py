@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.wire.facades import EventWriter, Facade
-from llm_runtime.wire.requests import ParsedRequest, parse_chat
+from llm_runtime.wire.parsed_request import ParsedRequest
+from llm_runtime.wire.requests import parse_any_chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,7 @@ class Translation:
     def of(cls, facade: Facade, original: ParsedRequest) -> Translation:
         """Raises InvalidRequest for what a chat cannot express. Touches nothing shared, so it may run
         in any thread."""
-        chat = parse_chat(facade.chat_body(original.body), accept_parts=None)
-        chat = replace(
-            chat,
+        chat = parse_any_chat(facade.chat_body(original.body)).steered(
             stream=original.stream,
             include_usage=original.stream,  # the family's last event tells it
             priority=original.priority,

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from llm_runtime.core.errors import InvalidRequest
-from llm_runtime.core.quick import quick
 from llm_runtime.wire.schemas.translate import missing, path
 
-TEXT_ONLY = frozenset({"text"})
+TEXT_ONLY: Final = frozenset({"text"})
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class Conversation:
     """messages: as sent, less the members that were null. text_bytes: UTF-8 bytes that a prompt is
     made of. part_types: of every content array, e.g. `text`, `image_url`."""
 
-    messages: list[dict[str, Any]]
-    text_bytes: int
-    part_types: frozenset[str]
+    __slots__ = ("messages", "part_types", "text_bytes")
+
+    def __init__(self, messages: list[dict[str, Any]], text_bytes: int, part_types: frozenset[str]) -> None:
+        self.messages: Final = messages
+        self.text_bytes: Final = text_bytes
+        self.part_types: Final = part_types
 
 
 def read_messages(messages: list[dict[str, Any]], accept_parts: frozenset[str] | None) -> Conversation:

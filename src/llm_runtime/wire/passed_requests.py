@@ -11,7 +11,7 @@ from typing import Any
 
 from llm_runtime.core.errors import InvalidRequest
 from llm_runtime.wire.messages import read_messages, utf8_length
-from llm_runtime.wire.requests import TIER_PRIORITY, ParsedRequest
+from llm_runtime.wire.parsed_request import TIER_PRIORITY, ParsedRequest
 from llm_runtime.wire.schemas.common import SharedFields
 from llm_runtime.wire.schemas.embeddings import EmbeddingsRequest
 from llm_runtime.wire.schemas.messages import MessagesRequest

@@ -2,69 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from llm_runtime.core.errors import InvalidRequest
-from llm_runtime.core.quick import quick
-from llm_runtime.core.request import DEFAULT_PRIORITY
 from llm_runtime.wire.messages import TEXT_ONLY, read_messages, utf8_length
+from llm_runtime.wire.ordinary import ordinary_request
+from llm_runtime.wire.parsed_request import TIER_PRIORITY, ParsedRequest
 from llm_runtime.wire.schemas.chat import ChatRequest, Tool
 from llm_runtime.wire.schemas.common import GenerationRequest
 from llm_runtime.wire.schemas.completions import CompletionsRequest
 from llm_runtime.wire.schemas.translate import missing, path, validate
 
-TIER_PRIORITY = {
-    "priority": 2,
-    "fast": 2,
-    "auto": DEFAULT_PRIORITY,
-    "default": DEFAULT_PRIORITY,
-    "scale": DEFAULT_PRIORITY,
-    "flex": 8,
-}
-
-_OURS = frozenset({"priority", "service_tier", "stream", "stream_options", "max_completion_tokens"})
+_OURS: Final = frozenset({"priority", "service_tier", "stream", "stream_options", "max_completion_tokens"})
 """Never part of the body that goes on: read here, or the engine adapter's to set."""
 
-_CHAT_FIELDS = frozenset(ChatRequest.model_fields)
-_COMPLETIONS_FIELDS = frozenset(CompletionsRequest.model_fields)
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
-    """What a generation request asks for.
-
-    num_slots: engine sequences it needs at once, n (or best_of, if larger) x num_prompts.
-    max_tokens: cap of one sequence, >= 1; `max_completion_tokens` wins over `max_tokens`, and 0
-        counts as 1, as no engine generates nothing. None: the client names none.
-    cap_field: the field the cap was named in; some upstreams know only the newer one.
-    priority: 0 the highest ... 9; `priority` wins over `service_tier`; None: the client names none.
-    body: the client's object without nulls, without our own fields (`priority`, `service_tier`,
-        `stream`, `stream_options`), with one `max_tokens` at most.
-    part_types: of message content arrays.
-    prompt_bytes: UTF-8 bytes of text the prompt is made of, tool definitions included.
-    prompt_tokens_exact: known only where the prompt came as token ids.
-    extras: members of `body` that no schema knows; engines refuse or forward them by allow-list.
-    """
-
-    model: str
-    stream: bool
-    include_usage: bool
-    num_slots: int
-    num_prompts: int
-    max_tokens: int | None
-    priority: int | None
-    service_tier: str | None
-    body: dict[str, Any]
-    part_types: frozenset[str]
-    prompt_bytes: int
-    prompt_tokens_exact: int | None
-    extras: Mapping[str, Any]
-    cap_field: str | None = None
+_CHAT_FIELDS: Final = frozenset(ChatRequest.model_fields)
+_COMPLETIONS_FIELDS: Final = frozenset(CompletionsRequest.model_fields)
 
 
 def parse_chat(body: dict[str, Any], accept_parts: frozenset[str] | None = TEXT_ONLY) -> ParsedRequest:
@@ -73,6 +28,24 @@ def parse_chat(body: dict[str, Any], accept_parts: frozenset[str] | None = TEXT_
     accept_parts: content part types besides text that are let through; None lets all through, for a
     later `messages.refuse_parts` once the model's engine is known. Raises InvalidRequest.
     """
+    ordinary = ordinary_request(body, chat=True)
+    return validated_chat(body, accept_parts) if ordinary is None else ordinary
+
+
+def parse_any_chat(body: dict[str, Any]) -> ParsedRequest:
+    """`parse_chat` of whatever parts. Raises InvalidRequest."""
+    ordinary = ordinary_request(body, chat=True)
+    return validated_chat(body, None) if ordinary is None else ordinary
+
+
+def parse_completions(body: dict[str, Any]) -> ParsedRequest:
+    """Reads a legacy completion request. `body` is not changed. Raises InvalidRequest."""
+    ordinary = ordinary_request(body, chat=False)
+    return validated_completions(body) if ordinary is None else ordinary
+
+
+def validated_chat(body: dict[str, Any], accept_parts: frozenset[str] | None) -> ParsedRequest:
+    """As `parse_chat`, by the schema, whatever the request is like."""
     present = {key: value for key, value in body.items() if value is not None}
     request = validate(ChatRequest, present)
     _check_stream_options(request)
@@ -86,19 +59,20 @@ def parse_chat(body: dict[str, Any], accept_parts: frozenset[str] | None = TEXT_
         _check_tools(request.tools)
         prompt_bytes += len(orjson.dumps(present["tools"]))
     _check_response_format(request)
+    present["messages"] = conversation.messages
     cap = request.max_completion_tokens
-    parsed = _read(
+    return _read(
         request,
-        _body_of({**present, "messages": conversation.messages}, request.max_tokens if cap is None else cap),
+        _body_of(present, request.max_tokens if cap is None else cap),
         _CHAT_FIELDS,
         _Prompt(1, prompt_bytes, None, conversation.part_types),
         num_sequences=request.n or 1,
+        newer_cap=cap is not None,
     )
-    return parsed if cap is None else replace(parsed, cap_field="max_completion_tokens")
 
 
-def parse_completions(body: dict[str, Any]) -> ParsedRequest:
-    """Reads a legacy completion request. `body` is not changed. Raises InvalidRequest."""
+def validated_completions(body: dict[str, Any]) -> ParsedRequest:
+    """As `parse_completions`, by the schema, whatever the request is like."""
     present = {key: value for key, value in body.items() if value is not None}
     request = validate(CompletionsRequest, present)
     _check_stream_options(request)
@@ -116,13 +90,20 @@ def parse_completions(body: dict[str, Any]) -> ParsedRequest:
     )
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class _Prompt:
-    num_prompts: int
-    num_bytes: int
-    num_tokens: int | None
-    part_types: frozenset[str] = frozenset()
+    __slots__ = ("num_bytes", "num_prompts", "num_tokens", "part_types")
+
+    def __init__(
+        self,
+        num_prompts: int,
+        num_bytes: int,
+        num_tokens: int | None,
+        part_types: frozenset[str] = frozenset(),
+    ) -> None:
+        self.num_prompts: Final = num_prompts
+        self.num_bytes: Final = num_bytes
+        self.num_tokens: Final = num_tokens
+        self.part_types: Final = part_types
 
 
 def _body_of(present: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
@@ -141,12 +122,14 @@ def _read(
     prompt: _Prompt,
     *,
     num_sequences: int,
+    newer_cap: bool = False,
 ) -> ParsedRequest:
     tier = request.service_tier
     priority = request.priority
     if priority is None and tier is not None:
         priority = TIER_PRIORITY[tier]
     options = request.stream_options
+    cap_field = "max_completion_tokens" if newer_cap else "max_tokens" if "max_tokens" in body else None
     return ParsedRequest(
         model=request.model,
         stream=bool(request.stream),
@@ -161,7 +144,7 @@ def _read(
         prompt_bytes=prompt.num_bytes,
         prompt_tokens_exact=prompt.num_tokens,
         extras={key: body[key] for key in body.keys() - known},
-        cap_field="max_tokens" if "max_tokens" in body else None,
+        cap_field=cap_field,
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from llm_runtime.core.request import EndpointKind, RuntimeRequest
 from llm_runtime.engines.openai.calls import upstream_body
-from llm_runtime.wire.requests import ParsedRequest, parse_chat, parse_completions
+from llm_runtime.wire.parsed_request import ParsedRequest
+from llm_runtime.wire.requests import parse_chat, parse_completions
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 

@@ -20,7 +20,7 @@ from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.engines.hf.fields import Sampling
 from llm_runtime.wire.encode import ChunkEncoder, PlainChoice
-from llm_runtime.wire.requests import ParsedRequest
+from llm_runtime.wire.parsed_request import ParsedRequest
 
 
 class Cancelled(Exception):

@@ -32,7 +32,8 @@ from llm_runtime.engines.hf.answering import Cancelled, EngineBroken, Job, Model
 from llm_runtime.engines.hf.fields import check
 from llm_runtime.wire.errors import error_body, error_event, error_object
 from llm_runtime.wire.json import parse_body
-from llm_runtime.wire.requests import ParsedRequest, parse_chat, parse_completions
+from llm_runtime.wire.parsed_request import ParsedRequest
+from llm_runtime.wire.requests import parse_chat, parse_completions
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
