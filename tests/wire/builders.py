@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,6 +13,28 @@ from tests.wire.sdk import read_stream
 
 OPTIONS = RelayOptions(kind=EndpointKind.CHAT, id="ours", created=1000, model="m")
 DONE = b"data: [DONE]\n\n"
+
+_OPTIONS = (
+    "kind",
+    "id",
+    "created",
+    "model",
+    "include_usage",
+    "num_choices",
+    "num_prompts",
+    "prompt_tokens_estimate",
+    "keep_engine_id",
+    "usage_per_choice",
+    "translate_logprobs",
+    "drop_alternatives",
+    "strip_members",
+    "finish_aliases",
+)
+
+
+def changed(options: RelayOptions, **changes: Any) -> RelayOptions:
+    """The same but for `changes`."""
+    return RelayOptions(**{**{name: getattr(options, name) for name in _OPTIONS}, **changes})
 
 
 def event(delta: Any = None, finish: Any = None, index: int = 0, **members: Any) -> bytes:
@@ -54,7 +75,7 @@ USAGE = frame(
 
 
 def relay(**changes: Any) -> StreamRelay:
-    return StreamRelay(replace(OPTIONS, **changes))
+    return StreamRelay(changed(OPTIONS, **changes))
 
 
 def drain(reader: StreamRelay, stream: bytes, out: list[bytes]) -> None:

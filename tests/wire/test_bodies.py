@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,10 +16,11 @@ from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.wire.bodies import normalise_body, stream_of_body
 from llm_runtime.wire.options import RelayOptions
+from tests.wire.builders import changed
 from tests.wire.sdk import read_stream, texts, validate_body, validate_chunk
 
 CHAT = RelayOptions(kind=EndpointKind.CHAT, id="ours", created=1000, model="alias")
-TEXT = replace(CHAT, kind=EndpointKind.COMPLETIONS, translate_logprobs=True)
+TEXT = changed(CHAT, kind=EndpointKind.COMPLETIONS, translate_logprobs=True)
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
@@ -124,7 +124,7 @@ def test_a_plain_reply_as_a_stream(include_usage: bool) -> None:
         {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "Harry"}},
         {"finish_reason": "tool_calls", "index": 1, "message": {"content": None, "tool_calls": [CALL]}},
     ]
-    plain = stream_of_body(orjson.dumps(reply(choices=choices)), replace(CHAT, include_usage=include_usage))
+    plain = stream_of_body(orjson.dumps(reply(choices=choices)), changed(CHAT, include_usage=include_usage))
     events = read_stream(plain.raw)
     for event in events:
         validate_chunk(EndpointKind.CHAT, event)

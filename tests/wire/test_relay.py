@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import timeit
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -12,7 +11,7 @@ from llm_runtime.core.errors import (
 )
 from llm_runtime.core.outcome import Usage
 from llm_runtime.wire.relay import StreamRelay
-from tests.wire.builders import DONE, ROLE, STOP, USAGE, event, frame, relay, run, text
+from tests.wire.builders import DONE, ROLE, STOP, USAGE, changed, event, frame, relay, run, text
 from tests.wire.scenarios import SCENARIOS
 from tests.wire.sdk import read_stream, texts
 
@@ -158,7 +157,7 @@ class TestUsage:
 class TestToolCalls:
     def test_deltas_pass_unchanged(self) -> None:
         scenario = next(s for s in SCENARIOS if s.name == "tool_calls")
-        reader = StreamRelay(replace(scenario.options(), model="m"))
+        reader = StreamRelay(changed(scenario.options(), model="m"))
         raw = scenario.stream.split(b"\n\n")[:-3]
         assert [reader.feed(e + b"\n\n") for e in raw] == [e + b"\n\n" for e in raw]
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
-from llm_runtime.core.quick import quick
 from llm_runtime.core.request import EndpointKind
 
-TEXT_FINISH_REASONS = frozenset({"stop", "length", "content_filter"})
-CHAT_FINISH_REASONS = TEXT_FINISH_REASONS | {"tool_calls", "function_call"}
+TEXT_FINISH_REASONS: Final = frozenset({"stop", "length", "content_filter"})
+CHAT_FINISH_REASONS: Final = TEXT_FINISH_REASONS | {"tool_calls", "function_call"}
 
-FINISH_ALIASES: Mapping[str, str] = MappingProxyType(
+FINISH_ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "eos": "stop",
         "eos_token": "stop",
@@ -26,14 +25,12 @@ FINISH_ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """What engines say for the reasons OpenAI knows. Any other word is a failure, never a `stop`."""
 
-ENGINE_MEMBERS = frozenset({"timings", "prompt_progress", "__verbose"})
+ENGINE_MEMBERS: Final = frozenset({"timings", "prompt_progress", "__verbose"})
 """Top-level members that are the engine's own business."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
 class RelayOptions:
-    """One request as the wire sees it, and the quirks of the engine that answers.
+    """One request as the wire sees it, and the quirks of the engine that answers. Never changed once made.
 
     id, created: ours, used where the engine has none. keep_engine_id: keep the first id it says.
     model: always the one shown.
@@ -45,20 +42,54 @@ class RelayOptions:
     for. strip_members: top-level members that clients never see.
     """
 
-    kind: EndpointKind
-    id: str
-    created: int
-    model: str
-    include_usage: bool = False
-    num_choices: int = 1
-    num_prompts: int = 1
-    prompt_tokens_estimate: int = 0
-    keep_engine_id: bool = True
-    usage_per_choice: bool = False
-    translate_logprobs: bool = False
-    drop_alternatives: bool = False
-    strip_members: frozenset[str] = ENGINE_MEMBERS
-    finish_aliases: Mapping[str, str] = field(default_factory=lambda: FINISH_ALIASES)
+    __slots__ = (
+        "created",
+        "drop_alternatives",
+        "finish_aliases",
+        "id",
+        "include_usage",
+        "keep_engine_id",
+        "kind",
+        "model",
+        "num_choices",
+        "num_prompts",
+        "prompt_tokens_estimate",
+        "strip_members",
+        "translate_logprobs",
+        "usage_per_choice",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a record's fields, given in this order where it counts
+        self,
+        kind: EndpointKind,
+        id: str,
+        created: int,
+        model: str,
+        include_usage: bool = False,
+        num_choices: int = 1,
+        num_prompts: int = 1,
+        prompt_tokens_estimate: int = 0,
+        keep_engine_id: bool = True,
+        usage_per_choice: bool = False,
+        translate_logprobs: bool = False,
+        drop_alternatives: bool = False,
+        strip_members: frozenset[str] = ENGINE_MEMBERS,
+        finish_aliases: Mapping[str, str] = FINISH_ALIASES,
+    ) -> None:
+        self.kind: Final = kind
+        self.id: Final = id
+        self.created: Final = created
+        self.model: Final = model
+        self.include_usage: Final = include_usage
+        self.num_choices: Final = num_choices
+        self.num_prompts: Final = num_prompts
+        self.prompt_tokens_estimate: Final = prompt_tokens_estimate
+        self.keep_engine_id: Final = keep_engine_id
+        self.usage_per_choice: Final = usage_per_choice
+        self.translate_logprobs: Final = translate_logprobs
+        self.drop_alternatives: Final = drop_alternatives
+        self.strip_members: Final = strip_members
+        self.finish_aliases: Final = finish_aliases
 
     @property
     def finish_reasons(self) -> frozenset[str]:
