@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import orjson
@@ -13,28 +14,6 @@ from tests.wire.sdk import read_stream
 
 OPTIONS = RelayOptions(kind=EndpointKind.CHAT, id="ours", created=1000, model="m")
 DONE = b"data: [DONE]\n\n"
-
-_OPTIONS = (
-    "kind",
-    "id",
-    "created",
-    "model",
-    "include_usage",
-    "num_choices",
-    "num_prompts",
-    "prompt_tokens_estimate",
-    "keep_engine_id",
-    "usage_per_choice",
-    "translate_logprobs",
-    "drop_alternatives",
-    "strip_members",
-    "finish_aliases",
-)
-
-
-def changed(options: RelayOptions, **changes: Any) -> RelayOptions:
-    """The same but for `changes`."""
-    return RelayOptions(**{**{name: getattr(options, name) for name in _OPTIONS}, **changes})
 
 
 def event(delta: Any = None, finish: Any = None, index: int = 0, **members: Any) -> bytes:
@@ -72,6 +51,11 @@ USAGE = frame(
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
     }
 )
+
+
+def changed(options: RelayOptions, **changes: Any) -> RelayOptions:
+    parameters = inspect.signature(RelayOptions).parameters
+    return RelayOptions(**{**{name: getattr(options, name) for name in parameters}, **changes})
 
 
 def relay(**changes: Any) -> StreamRelay:

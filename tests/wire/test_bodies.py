@@ -4,6 +4,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llm_runtime.core.errors import (
     BackendError,
@@ -16,6 +18,7 @@ from llm_runtime.core.outcome import Usage
 from llm_runtime.core.request import EndpointKind
 from llm_runtime.wire.bodies import normalise_body, stream_of_body
 from llm_runtime.wire.options import RelayOptions
+from llm_runtime.wire.usage import read_usage, usage_object
 from tests.wire.builders import changed
 from tests.wire.sdk import read_stream, texts, validate_body, validate_chunk
 
@@ -142,3 +145,122 @@ def test_a_plain_completion_as_a_stream() -> None:
     for event in events:
         validate_chunk(EndpointKind.COMPLETIONS, event)
     assert [e["choices"][0]["text"] for e in events] == ["abc", ""]
+
+
+WHOLE: dict[str, Any] = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 5,
+    "model": "alias",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Harry", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": None,
+    },
+    "service_tier": None,
+}
+
+
+@pytest.mark.parametrize("raw", [orjson.dumps(WHOLE), orjson.dumps(WHOLE, option=orjson.OPT_INDENT_2)])
+def test_a_reply_that_needs_nothing_goes_on_as_read(raw: bytes) -> None:
+    plain = normalise_body(raw, CHAT)
+    assert plain.raw is raw
+    assert (plain.usage, plain.finish_reason) == (Usage(3, 4, 0), "stop")
+
+
+ODD: list[Any] = [
+    None,
+    0,
+    1,
+    5,
+    -1,
+    True,
+    1.0,
+    "",
+    "x",
+    "stop",
+    "eos",
+    "assistant",
+    [],
+    {},
+    {"cached_tokens": 2},
+]
+MEMBERS = st.dictionaries(
+    st.sampled_from(["id", "object", "created", "model", "error", "usage", "timings", "x"]),
+    st.sampled_from(ODD),
+    max_size=3,
+)
+CHOICE_MEMBERS = st.dictionaries(
+    st.sampled_from(["index", "logprobs", "finish_reason", "x"]), st.sampled_from(ODD), max_size=2
+)
+MESSAGE_MEMBERS = st.dictionaries(
+    st.sampled_from(["role", "content", "refusal", "tool_calls"]), st.sampled_from(ODD), max_size=2
+)
+COUNTS = st.dictionaries(
+    st.sampled_from(["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"]),
+    st.sampled_from(ODD),
+    max_size=4,
+)
+ABSENT = st.sets(st.sampled_from(["id", "object", "created", "model", "usage", "service_tier"]), max_size=3)
+
+
+def in_full(body: dict[str, Any], options: RelayOptions) -> dict[str, Any]:
+    """What the client gets of a reply, put together member by member."""
+    shaped: dict[str, Any] = {
+        "id": body["id"] if isinstance(body.get("id"), str) and body["id"] else options.id,
+        "object": "chat.completion",
+        "created": body["created"] if type(body.get("created")) is int and body["created"] > 0 else 1000,
+        "model": options.model,
+        "choices": [],
+        **{key: body[key] for key in ("service_tier", "x") if key in body},
+    }
+    for position, choice in enumerate(body["choices"]):
+        index = choice.get("index")
+        reason = "stop" if choice["finish_reason"] == "eos" else choice["finish_reason"]
+        message = {"content": None, "refusal": None, **choice["message"], "role": "assistant"}
+        fixed = {"index": index if type(index) is int else position, "finish_reason": reason}
+        shaped["choices"].append({"logprobs": None, **choice, **fixed, "message": message})
+    usage = read_usage(body.get("usage"))
+    if usage is not None:
+        total = usage.prompt_tokens + usage.completion_tokens
+        shaped["usage"] = {**usage_object(usage), **body["usage"], "total_tokens": total}
+    return shaped
+
+
+@given(MEMBERS, CHOICE_MEMBERS, MESSAGE_MEMBERS, COUNTS | st.none(), ABSENT)
+@settings(max_examples=400, deadline=None)
+def test_what_was_changed_and_what_goes_on_as_read_say_the_same(
+    members: dict[str, Any],
+    choice: dict[str, Any],
+    message: dict[str, Any],
+    counts: dict[str, Any] | None,
+    absent: set[str],
+) -> None:
+    first: dict[str, Any] = {**WHOLE["choices"][0], **choice}
+    first["message"] = {"role": "assistant", "content": "Harry", **message}
+    body: dict[str, Any] = {**WHOLE, "choices": [first], **members}
+    if counts is not None:
+        body["usage"] = {**WHOLE["usage"], **counts}
+    for key in absent - members.keys():
+        body.pop(key, None)
+    raw = orjson.dumps(body)
+    try:
+        plain = normalise_body(raw, CHAT)
+    except BackendError:
+        assert body.get("error") or first["finish_reason"] not in ("stop", "eos")
+        return
+    expected = in_full(body, CHAT)
+    # Through text, so that 1 and True are two things.
+    assert orjson.dumps(orjson.loads(plain.raw), option=orjson.OPT_SORT_KEYS) == orjson.dumps(
+        expected, option=orjson.OPT_SORT_KEYS
+    )
+    assert (plain.raw is raw) is (orjson.loads(raw) == expected and "error" not in body)

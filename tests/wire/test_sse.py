@@ -110,3 +110,11 @@ def test_nonsense_is_refused(event: bytes) -> None:
 def test_what_is_no_event_stream_is_told_apart(event: bytes) -> None:
     with pytest.raises(NotAnEventStream):
         read_event(event)
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\n", b"\r", b"data: a", b"\n\n"]), max_size=20).map(b"".join))
+def test_one_read_is_cut_as_many_are(stream: bytes) -> None:
+    whole, parts = SseSplitter(), SseSplitter()
+    bytewise = [event for byte in stream for event in parts.feed(bytes([byte]))]
+    assert whole.feed(stream) == bytewise
+    assert whole.flush() == parts.flush()

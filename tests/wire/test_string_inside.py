@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_runtime.wire.envelope import STRING_INSIDE
+from llm_runtime.wire.envelope import AS_IT_IS, STRING_INSIDE, is_inside
 
 PIECES = [
     "a",
@@ -56,3 +56,18 @@ def test_the_same_as_a_parser_says(inside: str) -> None:
 def test_every_text_passes_as_encoders_write_it(text: str) -> None:
     for encoded in (orjson.dumps(text), json.dumps(text).encode()):
         assert STRING_INSIDE.fullmatch(encoded[1:-1])
+
+
+@given(st.binary(max_size=8) | st.lists(st.sampled_from(PIECES), max_size=8).map("".join).map(str.encode))
+def test_the_way_without_the_expression_says_the_same(inside: bytes) -> None:
+    try:
+        inside.decode()
+    except UnicodeDecodeError:
+        assert not is_inside(inside)
+    else:
+        assert is_inside(inside) is bool(STRING_INSIDE.fullmatch(inside))
+
+
+def test_the_table_changes_what_must_be_escaped_and_nothing_else() -> None:
+    changed = {byte for byte in range(256) if AS_IT_IS[byte] != byte}
+    assert changed == {*range(0x20), ord('"'), ord("\\")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from llm_runtime.core.errors import BackendProtocolError, LLMRuntimeError
 from llm_runtime.core.outcome import Usage
@@ -12,8 +12,11 @@ from llm_runtime.wire.bodies import PlainReply, normalise_body, stream_of_body
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.relay import StreamRelay
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 """Of a plain answer; a batch of 2,048 embeddings of 1,536 numbers is 40 MiB as text."""
+
+_JSON: Final = b"application/json"
+_EVENTS: Final = b"text/event-stream"
 
 
 class AnswerReader(Protocol):
@@ -143,7 +146,9 @@ class WholeBody:
 
 def is_json(content_type: bytes | None) -> bool:
     """Whether an answer says that it is one JSON text."""
-    return _media_type(content_type) == b"application/json"
+    if content_type == _JSON:
+        return True
+    return content_type != _EVENTS and _media_type(content_type) == _JSON
 
 
 def _media_type(content_type: bytes | None) -> bytes:
@@ -156,11 +161,14 @@ def generation_reader(options: RelayOptions, content_type: bytes | None, *, stre
     An engine that ignores what was asked is put right: a plain reply becomes a stream of it, a stream
     is collected into a plain reply.
     """
-    estimate = Usage(options.prompt_tokens_estimate, 0, estimated=True)
     if stream:
         if not is_json(content_type):
             return StreamRelay(options)
-        return WholeBody(lambda raw: stream_of_body(raw, options), estimate, streams=True)
-    if _media_type(content_type) == b"text/event-stream":
+        return WholeBody(lambda raw: stream_of_body(raw, options), _estimate(options), streams=True)
+    if content_type != _JSON and _media_type(content_type) == _EVENTS:
         return AssembledReply(options)
-    return WholeBody(lambda raw: normalise_body(raw, options), estimate)
+    return WholeBody(lambda raw: normalise_body(raw, options), _estimate(options))
+
+
+def _estimate(options: RelayOptions) -> Usage:
+    return Usage(options.prompt_tokens_estimate, 0, 0, True)

@@ -19,14 +19,11 @@ from llm_runtime.core.errors import (
     UpstreamRefused,
 )
 from llm_runtime.core.outcome import Usage
-from llm_runtime.core.request import EndpointKind
 from llm_runtime.wire.dialects.chat import delta_has_token
 from llm_runtime.wire.errors import upstream_error
 from llm_runtime.wire.logprobs import is_chat_shape, legacy_logprobs, without_alternatives
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.usage import UsageMeter
-
-_ABSENT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class ChunkNormaliser:
 
     def __init__(self, options: RelayOptions) -> None:
         self._options = options
-        self._is_chat = options.kind is EndpointKind.CHAT
+        self._is_chat = options.is_chat
         self._roles: set[int] = set()
         self._offsets: dict[int, int] = {}
         self.id: str | None = None if options.keep_engine_id else options.id
@@ -161,30 +158,37 @@ class ChunkNormaliser:
             is_time = isinstance(created, int) and not isinstance(created, bool) and created > 0
             self.created = created if is_time else options.created
         changed = False
-        for key, value in (
-            ("id", self.id),
-            ("object", options.chunk_object),
-            ("created", self.created),
-            ("model", options.model),
-        ):
-            if event.get(key) != value:
-                event[key] = value
-                changed = True
-        for key in event.keys() & options.strip_members:
-            del event[key]
+        if event.get("id") != self.id:
+            event["id"] = self.id
             changed = True
+        if event.get("object") != options.chunk_object:
+            event["object"] = options.chunk_object
+            changed = True
+        if event.get("created") != self.created:
+            event["created"] = self.created
+            changed = True
+        if event.get("model") != options.model:
+            event["model"] = options.model
+            changed = True
+        if options.strip_members:
+            for key in event.keys() & options.strip_members:
+                del event[key]
+                changed = True
         if "error" in event:
             del event["error"]
             changed = True
         return self._shape_usage(event) or changed
 
     def _shape_usage(self, event: dict[str, Any]) -> bool:
-        usage = event.get("usage", _ABSENT)
         if self._options.include_usage:
+            if "usage" in event and event["usage"] is None:
+                return False
             event["usage"] = None
-            return usage is not None
-        event.pop("usage", None)
-        return usage is not _ABSENT
+            return True
+        if "usage" not in event:
+            return False
+        del event["usage"]
+        return True
 
     def _shape_choices(self, event: dict[str, Any], choices: list[Any]) -> bool:
         kept: list[dict[str, Any]] = []
@@ -225,7 +229,9 @@ class ChunkNormaliser:
         if not self._is_chat:
             return bool(choice.get("text"))
         delta = choice.get("delta")
-        return isinstance(delta, dict) and delta_has_token(delta)
+        if not isinstance(delta, dict):
+            return False
+        return True if delta.get("content") else delta_has_token(delta)
 
     def _shape_chat(self, choice: dict[str, Any], index: int) -> bool:
         delta = choice.get("delta")
@@ -235,7 +241,10 @@ class ChunkNormaliser:
         changed = _shape_logprobs(choice) or changed
         if index in self._roles:
             # Clients concatenate the strings of deltas, so a role said twice is damage.
-            return delta.pop("role", _ABSENT) is not _ABSENT or changed
+            if "role" not in delta:
+                return changed
+            del delta["role"]
+            return True
         self._roles.add(index)
         if delta.get("role") == "assistant":
             return changed
@@ -262,10 +271,10 @@ class ChunkNormaliser:
         return self._options.drop_alternatives and without_alternatives(choice.get("logprobs"))
 
     def _shape_finish(self, choice: dict[str, Any], index: int) -> bool:
-        said = choice.get("finish_reason", _ABSENT)
-        if said is None:
+        said = choice.get("finish_reason")
+        if said is None and "finish_reason" in choice:
             return False
-        if said is _ABSENT or said == "":
+        if said is None or said == "":
             choice["finish_reason"] = None
             return True
         reason = finish_reason(said, self._options)

@@ -29,8 +29,14 @@ ENGINE_MEMBERS: Final = frozenset({"timings", "prompt_progress", "__verbose"})
 """Top-level members that are the engine's own business."""
 
 
+_CHAT: Final = EndpointKind.CHAT
+_CHUNK: Final = "chat.completion.chunk"
+_BODY: Final = "chat.completion"
+_TEXT: Final = "text_completion"
+
+
 class RelayOptions:
-    """One request as the wire sees it, and the quirks of the engine that answers. Never changed once made.
+    """One request as the wire sees it, and the quirks of the engine that answers. Never changed.
 
     id, created: ours, used where the engine has none. keep_engine_id: keep the first id it says.
     model: always the one shown.
@@ -40,14 +46,19 @@ class RelayOptions:
     usage_per_choice: see UsageMeter. translate_logprobs: legacy completions come with logprobs in
     chat shape (llama.cpp). drop_alternatives: only the chosen tokens' log probabilities were asked
     for. strip_members: top-level members that clients never see.
+    is_chat, finish_reasons, chunk_object, body_object: what follows from the kind.
     """
 
     __slots__ = (
+        "body_object",
+        "chunk_object",
         "created",
         "drop_alternatives",
         "finish_aliases",
+        "finish_reasons",
         "id",
         "include_usage",
+        "is_chat",
         "keep_engine_id",
         "kind",
         "model",
@@ -59,7 +70,7 @@ class RelayOptions:
         "usage_per_choice",
     )
 
-    def __init__(  # noqa: PLR0913, PLR0917 - a record's fields, given in this order where it counts
+    def __init__(  # noqa: PLR0913, PLR0917 - a record
         self,
         kind: EndpointKind,
         id: str,
@@ -90,15 +101,7 @@ class RelayOptions:
         self.drop_alternatives: Final = drop_alternatives
         self.strip_members: Final = strip_members
         self.finish_aliases: Final = finish_aliases
-
-    @property
-    def finish_reasons(self) -> frozenset[str]:
-        return CHAT_FINISH_REASONS if self.kind is EndpointKind.CHAT else TEXT_FINISH_REASONS
-
-    @property
-    def chunk_object(self) -> str:
-        return "chat.completion.chunk" if self.kind is EndpointKind.CHAT else "text_completion"
-
-    @property
-    def body_object(self) -> str:
-        return "chat.completion" if self.kind is EndpointKind.CHAT else "text_completion"
+        self.is_chat: Final = kind is _CHAT
+        self.finish_reasons: Final = CHAT_FINISH_REASONS if self.is_chat else TEXT_FINISH_REASONS
+        self.chunk_object: Final = _CHUNK if self.is_chat else _TEXT
+        self.body_object: Final = _BODY if self.is_chat else _TEXT

@@ -8,20 +8,22 @@ is parsed: the first event of each kind, roles, finish, usage, progress, errors,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from llm_runtime.core.errors import BackendProtocolError, LLMRuntimeError, NotAnEventStream
 from llm_runtime.core.outcome import Usage
-from llm_runtime.wire.envelope import STRING_INSIDE, Envelope, learn
+from llm_runtime.wire.envelope import AS_IT_IS, Envelope, is_inside, learn
 from llm_runtime.wire.events import ChunkNormaliser, Progress
 from llm_runtime.wire.options import RelayOptions
-from llm_runtime.wire.sse import DONE, Mark, SseSplitter, is_utf8, read_event
+from llm_runtime.wire.sse import DONE, END, SseSplitter, is_single_line, is_utf8, read_event
 
-_MAX_ENVELOPES = 512
+_MAX_ENVELOPES: Final = 512
 
-_is_string_inside = STRING_INSIDE.fullmatch
+_dumps: Final = orjson.dumps
+_translated: Final = bytes.translate
+_is_ascii: Final = bytes.isascii
 
 
 class StreamRelay:
@@ -72,13 +74,16 @@ class StreamRelay:
         if last is not None and not self._splitter.tail:
             prefix, suffix = last.prefix, last.suffix
             if data.startswith(prefix) and data.endswith(suffix):
-                start, end = len(prefix), len(data) - len(suffix)
-                if end > start and _is_string_inside(data, start, end) and is_utf8(data):
+                text = data[len(prefix) : len(data) - len(suffix)]
+                # As `is_inside` says it; first what nearly every token is, without another call.
+                if text and (
+                    (_is_ascii(text) or is_utf8(text))
+                    if _translated(text, AS_IT_IS) is text
+                    else is_inside(text)
+                ):
                     self.has_token = True
                     self._num_relayed += 1
-                    if last.as_read:
-                        return data
-                    return last.new_prefix + data[start:end] + last.new_suffix
+                    return data if last.as_read else last.new_prefix + text + last.new_suffix
         return self._feed_events(data)
 
     def eof(self) -> bytes:
@@ -147,21 +152,19 @@ class StreamRelay:
         envelope = self._known(event)
         if envelope is None:
             return self._inspect(event)
-        start, end = len(envelope.prefix), len(event) - len(envelope.suffix)
         self._last = envelope
-        if end > start:
+        text = event[len(envelope.prefix) : len(event) - len(envelope.suffix)]
+        if text:
             self.has_token = True
             self._num_relayed += 1
-        if envelope.as_read:
-            return event
-        return envelope.new_prefix + event[start:end] + envelope.new_suffix
+        return event if envelope.as_read else envelope.new_prefix + text + envelope.new_suffix
 
     def _known(self, event: bytes) -> Envelope | None:
         for length in self._prefix_lengths:
             envelope = self._envelopes.get(event[:length])
             if envelope is not None and event.endswith(envelope.suffix):
                 end = len(event) - len(envelope.suffix)
-                if end >= length and _is_string_inside(event, length, end) and is_utf8(event):
+                if end >= length and is_inside(event[length:end]):
                     return envelope
         return None
 
@@ -169,7 +172,7 @@ class StreamRelay:
         parsed = read_event(event)
         if parsed is None:
             return b""
-        if parsed is Mark.END:
+        if parsed is END:
             self._normaliser.require_complete()
             return self._end()
         normaliser = self._normaliser
@@ -179,11 +182,11 @@ class StreamRelay:
         self.has_token |= normaliser.has_token
         if normaliser.finished:
             self._forget_finished()
-        if event.startswith(b"data:") and event.count(b"\n") == 2 and is_utf8(event):
+        if is_single_line(event) and is_utf8(event):
             self._learn(event, parsed, changed=changed)
             if not changed:
                 return event
-        return b"data: " + orjson.dumps(parsed) + b"\n\n"
+        return b"data: " + _dumps(parsed) + b"\n\n"
 
     def _left_over(self, event: bytes) -> bytes:
         """An event that the end of the stream cut from its blank line; half of one is no event."""
@@ -209,6 +212,10 @@ class StreamRelay:
     def _forget_finished(self) -> None:
         """Text after a choice's end must not pass unseen."""
         finished = self._normaliser.finished
+        if self._options.num_choices == 1 and finished:
+            self._envelopes.clear()
+            self._last = None
+            return
         for prefix in [p for p, e in self._envelopes.items() if e.choice_index in finished]:
             del self._envelopes[prefix]
         if self._last is not None and self._last.choice_index in finished:
@@ -220,7 +227,7 @@ class StreamRelay:
         self.done = True
         if not self._options.include_usage:
             return DONE
-        return b"data: " + orjson.dumps(self._normaliser.usage_event()) + b"\n\n" + DONE
+        return b"data: " + _dumps(self._normaliser.usage_event()) + b"\n\n" + DONE
 
     def _fail(self, error: LLMRuntimeError) -> LLMRuntimeError:
         self.failure = error

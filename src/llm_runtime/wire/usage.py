@@ -16,8 +16,9 @@ def read_usage(usage: Any) -> Usage | None:
     if prompt is None or completion is None:
         return None
     details = usage.get("prompt_tokens_details")
-    cached = count_of(details.get("cached_tokens")) if isinstance(details, dict) else None
-    return Usage(prompt, completion, cached or 0)
+    if not isinstance(details, dict):
+        return Usage(prompt, completion)
+    return Usage(prompt, completion, count_of(details.get("cached_tokens")) or 0)
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
