@@ -11,8 +11,8 @@ from llm_runtime.telemetry.digits import milliseconds
 MAX_DESC: Final = 64
 MAX_KNOWN: Final = 256
 _UNSAFE: Final = re.compile(r"[^ !#-\[\]-~]")
-_known: Final[dict[tuple[str, str], str]] = {}
-"""Entries that were written before: of replicas and policies, which are few and in every receipt."""
+_known: Final[dict[tuple[str | None, str | None], str]] = {}
+"""What names a replica and a policy, as it was written before: there are few, and each receipt has one."""
 
 
 def server_timing(
@@ -23,24 +23,39 @@ def server_timing(
     decode False: leaves out decode and total, for a stream's header, which goes out with the first
     token. Example: `queue;dur=0.4, prefill;dur=25.1, replica;desc="mock-0"`.
     """
-    value = f"{_span(', queue', timeline.queue_wait_s)}{_span(', prefill', timeline.prefill_s)}"
-    if decode:
-        value += f"{_span(', decode', timeline.decode_s)}{_span(', total', timeline.e2e_s)}"
-    if replica:
-        value += _described("replica", replica)
-    if policy:
-        value += _described("policy", policy)
-    return value[2:]
+    queue_s, prefill_s = timeline.queue_wait_s, timeline.prefill_s
+    names = _named(replica, policy)
+    if not decode:
+        return f"{_span(', queue', queue_s)}{_span(', prefill', prefill_s)}{names}"[2:]
+    decode_s, total_s = timeline.decode_s, timeline.e2e_s
+    if queue_s is not None and prefill_s is not None and decode_s is not None and total_s is not None:
+        # The usual case at its shortest.
+        return (
+            f"queue;dur={_ms(queue_s)}, prefill;dur={_ms(prefill_s)}, decode;dur={_ms(decode_s)}, "
+            f"total;dur={_ms(total_s)}{names}"
+        )
+    spans = f"{_span(', queue', queue_s)}{_span(', prefill', prefill_s)}{_span(', decode', decode_s)}"
+    return f"{spans}{_span(', total', total_s)}{names}"[2:]
 
 
 def _span(name: str, span_s: float | None) -> str:
-    return "" if span_s is None else f"{name};dur={milliseconds(max(span_s, 0.0))}"
+    return "" if span_s is None else f"{name};dur={_ms(span_s)}"
 
 
-def _described(name: str, text: str) -> str:
-    entry = _known.get((name, text))
-    if entry is None:
+def _ms(span_s: float) -> str:
+    return milliseconds(span_s if span_s > 0.0 else 0.0)
+
+
+def _named(replica: str | None, policy: str | None) -> str:
+    key = (replica, policy)
+    names = _known.get(key)
+    if names is None:
+        names = _described("replica", replica) + _described("policy", policy)
         if len(_known) >= MAX_KNOWN:
             _known.clear()
-        entry = _known[name, text] = f', {name};desc="{_UNSAFE.sub("_", text[:MAX_DESC])}"'
-    return entry
+        _known[key] = names
+    return names
+
+
+def _described(name: str, text: str | None) -> str:
+    return f', {name};desc="{_UNSAFE.sub("_", text[:MAX_DESC])}"' if text else ""
