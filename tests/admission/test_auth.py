@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import pytest
 from hypothesis import given
@@ -124,3 +125,42 @@ def test_two_keys_with_one_tenant_name_are_refused() -> None:
 
 def test_the_object_shows_no_key() -> None:
     assert SECRET not in repr(ApiKeys([SECRET]))
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=40),
+        st.tuples(
+            st.sampled_from([b"Bearer ", b"bearer ", b"Bearer  ", b"Bearer\t", b"Bearer", b"Basic "]),
+            st.one_of(st.just(SECRET.encode()), st.binary(max_size=12)),
+            st.sampled_from([b"", b" ", b"\t ", b"\n", b"x"]),
+        ).map(b"".join),
+    )
+)
+def test_the_quick_look_at_a_header_finds_what_its_grammar_says(header: bytes) -> None:
+    match = re.fullmatch(rb"bearer[ \t]+([!-~]+)[ \t]*", header, re.IGNORECASE)
+    keys = ApiKeys([SECRET])
+    if match is not None and match[1] == SECRET.encode():
+        assert keys.identify(header) == TENANT
+        return
+    with pytest.raises(Unauthorized) as caught:
+        keys.identify(header)
+    assert ("must be 'Bearer'" in caught.value.message) is (match is None)
+
+
+def test_a_caller_is_known_again_by_the_same_header_only() -> None:
+    keys = ApiKeys([SECRET])
+    header = b"Bearer " + SECRET.encode()
+    caller = keys.caller(header, TENANT)
+    assert caller is not None
+    assert caller.tenant == TENANT
+    assert caller.is_again(header)
+    assert not any(
+        caller.is_again(other) for other in (None, b"", header[:-1], header + b" ", header.lower())
+    )
+    assert SECRET not in repr(caller)
+
+
+def test_who_was_not_asked_for_a_key_is_nobody_to_know_again() -> None:
+    assert ApiKeys().caller(b"Bearer x", "anonymous") is None
+    assert ApiKeys([SECRET]).caller(None, TENANT) is None

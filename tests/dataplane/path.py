@@ -27,7 +27,6 @@ from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from llm_runtime.web.cycle import Cycle, Flow
-from llm_runtime.web.disconnect import watch
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
 from llm_runtime.wire.options import RelayOptions
@@ -220,7 +219,8 @@ class Path:
         dialect = dialect_for(EndpointKind.CHAT)
         writer = StreamWriter(self.cycle.send, dialect, lambda: [*STREAM_HEADERS], cycle=self.cycle)
         try:
-            async with watch(self.cycle, self.cycle.receive, handle.client_gone), handle:
+            self.cycle.watch(handle.client_gone)
+            async with handle:
                 await writer.run(handle)
         except LLMRuntimeError:
             pass

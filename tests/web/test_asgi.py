@@ -35,6 +35,12 @@ def test_an_unsafe_request_id_is_replaced(given_id: str) -> None:
     assert made != request_id_of({})
 
 
+def test_ids_are_made_in_batches_and_none_comes_twice() -> None:
+    made = [request_id_of({}) for _ in range(1000)]
+    assert len(set(made)) == 1000
+    assert {len(one) for one in made} == {len("req_") + 32}
+
+
 @given(st.binary(max_size=200))
 def test_whatever_is_sent_the_id_is_safe(raw: bytes) -> None:
     made = request_id_of({b"x-request-id": raw})

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 import uvicorn
+from uvicorn.server import ServerState
 
+from llm_runtime.web.asgi import send_bytes
+from llm_runtime.web.cycle import Cycle
 from llm_runtime.web.protocol import ServerProtocol, install
 from tests.support.http import CHAT, Connection, chat_body, chunk, connected, post, request_head
 from tests.support.scripted import MODEL, ScriptedBackend, answer
@@ -231,3 +234,92 @@ async def test_a_wish_to_speak_something_else_is_overheard() -> None:
         wish = {"host": "x", "connection": "upgrade", "upgrade": "h2c"}
         await connection.send(request_head("GET", "/health/live", wish))
         assert (await connection.reply()).json() == {"status": "alive"}
+
+
+class Client(asyncio.Transport):
+    """What the protocol writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.raw += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class App:
+    """An application that names an endpoint, and answers with what it was told."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Any] = []
+        self.cycles: list[Cycle] = []
+        self.cycle_endpoints = {b"/straight": self}
+
+    async def serve(self, cycle: Cycle) -> None:
+        self.cycles.append(cycle)
+        cycle.reply(b"", b"straight")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        await send_bytes(send, 200, [(b"content-length", b"4")], b"asgi")
+
+
+async def heard(request: bytes, root_path: str = "") -> tuple[App, Client]:
+    app, client, state = App(), Client(), ServerState()
+    config = uvicorn.Config(app, proxy_headers=False, root_path=root_path, log_config=None)
+    protocol = ServerProtocol(config, state, {}, asyncio.get_running_loop())
+    protocol.connection_made(client)
+    protocol.data_received(request)
+    await asyncio.gather(*state.tasks)
+    protocol.connection_lost(None)
+    return app, client
+
+
+HEAD = b"POST /straight HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "root_path"),
+    [
+        (HEAD.replace(b"POST", b"GET"), ""),
+        (HEAD.replace(b"straight", b"straight/"), ""),
+        (HEAD.replace(b"straight", b"straight?a"), ""),
+        (HEAD.replace(b"straight", b"str%61ight"), ""),
+        (HEAD, "/below"),
+    ],
+)
+async def test_only_a_post_of_exactly_its_path_goes_straight_to_an_endpoint(
+    request_: bytes, root_path: str
+) -> None:
+    app, client = await heard(HEAD + b"\r\n")
+    assert (len(app.cycles), app.scopes) == (1, [])
+    assert client.raw.endswith(b"straight")
+    app, client = await heard(request_ + b"\r\n", root_path)
+    assert (app.cycles, len(app.scopes)) == ([], 1)
+    assert client.raw.endswith(b"asgi")
+
+
+async def test_repeated_headers_stand_in_the_scope_as_they_came() -> None:
+    fields = b"A: 1\r\nb: 2\r\na: 3\r\nB: 4\r\nc: 5\r\n"
+    app, _ = await heard(HEAD.replace(b"straight", b"other") + fields + b"\r\n")
+    pairs = [(b"host", b"x"), (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", b"4"), (b"c", b"5")]
+    assert app.scopes[0]["headers"] == pairs
+    app, _ = await heard(HEAD + fields + b"\r\n")
+    assert app.cycles[0].headers == {b"host": b"x", b"a": b"1", b"b": b"2", b"c": b"5"}
+
+
+@pytest.mark.parametrize("how", [b"", b"connection: keep-alive\r\n", b"proxy-connection: keep-alive\r\n"])
+async def test_the_older_protocol_is_known_however_it_asks_to_be_kept(how: bytes) -> None:
+    app, client = await heard(HEAD.replace(b"1.1", b"1.0").replace(b"straight", b"other") + how + b"\r\n")
+    assert app.scopes[0]["http_version"] == "1.0"
+    assert client.closed
+    app, client = await heard(HEAD.replace(b"straight", b"other") + how + b"\r\n")
+    assert app.scopes[0]["http_version"] == "1.1"
+    assert not client.closed

@@ -41,11 +41,11 @@ from llm_runtime.web.asgi import (
 )
 from llm_runtime.web.body import body_here, check_media_type, read_body, refuse_unread
 from llm_runtime.web.cycle import Cycle, cycle_of
-from llm_runtime.web.disconnect import watch
+from llm_runtime.web.disconnect import DisconnectWatch
 from llm_runtime.web.errors import INTERNAL_ERROR, Header, row_of
 from llm_runtime.web.heads import lines_of
 from llm_runtime.web.rate_limits import rate_limit_headers
-from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
+from llm_runtime.web.stream import STREAM_HEADERS, Pullable, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
 from llm_runtime.wire.facades import facade_for
 from llm_runtime.wire.json import JsonLimits, parse_body
@@ -96,38 +96,6 @@ class _Call:
         self.handle: RequestHandle | None = None
         self.limited: list[Header] = []
         self.translation: Translation | None = None
-
-
-class _Head:
-    """A reply's headers, asked for when they go out; as pairs for ASGI, as lines for a connection of ours."""
-
-    __slots__ = ("_handle", "_limited")
-
-    def __init__(self, handle: RequestHandle, limited: list[Header]) -> None:
-        self._handle: Final = handle
-        self._limited: Final = limited
-
-    def pairs(self) -> list[Header]:
-        handle = self._handle
-        headers: list[Header] = [(b"x-request-id", handle.request.id.encode()), *self._limited]
-        timing = _receipt(handle, decode=not handle.request.stream)
-        if timing:
-            headers.append((b"server-timing", timing))
-        if handle.request.stream:
-            return [*STREAM_HEADERS, *headers]
-        return [*headers, _JSON]
-
-    def lines(self) -> bytes:
-        """Safe as they are: the id is of safe characters, the receipt has no others, the rest is numbers."""
-        handle = self._handle
-        request = handle.request
-        stream = request.stream
-        timing = _receipt(handle, decode=not stream)
-        limited = lines_of(self._limited) if self._limited else b""
-        before, after = (_STREAM_LINES, b"") if stream else (b"", _JSON_LINE)
-        if timing:
-            after = b"server-timing: %b\r\n%b" % (timing, after)
-        return b"%bx-request-id: %b\r\n%b%b" % (before, request.id.encode(), limited, after)
 
 
 class InferenceEndpoint:
@@ -207,7 +175,7 @@ class InferenceEndpoint:
                     reply = await handle.result()
                     if call.translation is not None:
                         reply = call.translation.reply(reply)
-                    lines = _Head(handle, call.limited).lines()
+                    lines = _lines(handle, call.limited)
                     if cycle.flow.paused:
                         await cycle.drained()
                     cycle.reply(lines, reply)
@@ -329,26 +297,37 @@ class InferenceEndpoint:
     # ---- from a request to bytes
 
     async def _plain(self, handle: RequestHandle, call: _Call) -> None:
+        if call.cycle is not None:
+            call.cycle.watch(handle.client_gone)
+            async with handle:
+                await self._send_plain(handle, call)
+        else:
+            async with DisconnectWatch(call.receive, handle.client_gone), handle:
+                await self._send_plain(handle, call)
+
+    async def _send_plain(self, handle: RequestHandle, call: _Call) -> None:
         assert isinstance(handle, CompletionHandle)
-        async with watch(call.cycle, call.receive, handle.client_gone), handle:
-            body = await handle.result()
-            if call.translation is not None:
-                body = call.translation.reply(body)
-            headers = _Head(handle, call.limited).pairs()
-            headers.append((b"content-length", b"%d" % len(body)))
-            await send_bytes(call.send, 200, headers, body)
+        body = await handle.result()
+        if call.translation is not None:
+            body = call.translation.reply(body)
+        headers = [*_pairs(handle, call.limited), (b"content-length", b"%d" % len(body))]
+        await send_bytes(call.send, 200, headers, body)
 
     async def _stream(self, handle: RequestHandle, call: _Call) -> None:
         # Some clients want to be told at the end where the time went.
         told = call.headers.get(b"x-server-timing") == b"stream"
         receipt = partial(_receipt, handle) if told else None
-        head = _Head(handle, call.limited)
-        lines = head.lines if call.is_next else None
-        writer = StreamWriter(call.send, self._dialect, head.pairs, receipt, call.cycle, lines)
-        translation = call.translation
+        head = partial(_pairs, handle, call.limited)
+        lines = partial(_lines, handle, call.limited) if call.is_next else None
+        writer = StreamWriter(call.send, self._dialect, head, receipt, call.cycle, lines)
         try:
-            async with watch(call.cycle, call.receive, handle.client_gone), handle:
-                await writer.run(handle if translation is None else translation.stream(handle))
+            if call.cycle is not None:
+                call.cycle.watch(handle.client_gone)
+                async with handle:
+                    await writer.run(_source(handle, call.translation))
+            else:
+                async with DisconnectWatch(call.receive, handle.client_gone), handle:
+                    await writer.run(_source(handle, call.translation))
         except LLMRuntimeError:
             if not writer.started:
                 raise
@@ -361,3 +340,31 @@ class InferenceEndpoint:
 def _receipt(handle: RequestHandle, *, decode: bool = True) -> bytes:
     """Where the request's time went so far, as `Server-Timing` puts it."""
     return server_timing(handle.timeline, replica=handle.replica, decode=decode).encode("ascii")
+
+
+def _source(handle: RequestHandle, translation: Translation | None) -> Pullable:
+    return handle if translation is None else translation.stream(handle)
+
+
+def _pairs(handle: RequestHandle, limited: list[Header]) -> list[Header]:
+    """A reply's headers, for ASGI; a plain one's without its length."""
+    stream = handle.request.stream
+    headers: list[Header] = [(b"x-request-id", handle.request.id.encode()), *limited]
+    timing = _receipt(handle, decode=not stream)
+    if timing:
+        headers.append((b"server-timing", timing))
+    return [*STREAM_HEADERS, *headers] if stream else [*headers, _JSON]
+
+
+def _lines(handle: RequestHandle, limited: list[Header]) -> bytes:
+    """The same as lines, for a connection of ours. Safe as they are: the id is of safe characters, so is the
+    receipt, the rest is numbers."""
+    request = handle.request
+    stream = request.stream
+    before, after = (_STREAM_LINES, b"") if stream else (b"", _JSON_LINE)
+    timing = _receipt(handle, decode=not stream)
+    if timing:
+        after = b"server-timing: %b\r\n%b" % (timing, after)
+    if limited:
+        after = lines_of(limited) + after
+    return b"%bx-request-id: %b\r\n%b" % (before, request.id.encode(), after)

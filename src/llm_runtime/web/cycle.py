@@ -23,7 +23,8 @@ _DISCONNECT: Final = {"type": "http.disconnect"}
 _OK: Final[bytes] = STATUS_LINE[200]
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
-_SIZES: Final = [b"%x\r\n" % num_bytes for num_bytes in range(2048)]
+_NUM_SIZES: Final = 2048
+_SIZES: Final = [b"%x\r\n" % num_bytes for num_bytes in range(_NUM_SIZES)]
 """The first line of a chunk, for all that a token may need."""
 _FIXED: Final = FixedLines()
 _NO_SCOPE: Final[dict[str, Any]] = {}
@@ -84,9 +85,9 @@ class Cycle:
     """
 
     __slots__ = (
-        "_arrived", "_body", "_chunked", "_expects_continue", "_head", "_is_head", "_is_old", "_left_bytes",
-        "_news", "_wire", "complete", "disconnected", "endpoint", "flow", "headers", "keep_alive",
-        "more_body", "on_disconnect", "scope", "started",
+        "_arrived", "_body", "_chunked", "_expects_continue", "_head", "_in_chunks", "_is_head", "_is_old",
+        "_left_bytes", "_news", "_wire", "complete", "disconnected", "endpoint", "flow", "headers",
+        "keep_alive", "more_body", "on_disconnect", "scope", "started",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +121,7 @@ class Cycle:
         self._news: asyncio.Event | None = None
         self._head = b""  # waits for the first piece of the body
         self._chunked = False
+        self._in_chunks = False  # and the head is out
         self._left_bytes: int | None = None  # of the announced length
 
     # ---- from the connection
@@ -244,9 +246,6 @@ class Cycle:
         else:
             self.on_disconnect = on_disconnect
 
-    def unwatch(self) -> None:
-        self.on_disconnect = None
-
     def whole_body(self) -> bytes | None:
         """The request's body, if all of it is here and none was read; else None, with nothing read."""
         if self.more_body or self.disconnected or not self._arrived or self._expects_continue:
@@ -310,12 +309,14 @@ class Cycle:
         if self.disconnected:
             return True
         flow = self.flow
-        if self._chunked and data and not self._head:  # nearly always
-            flow.transport.write(_chunk(data) if chunk is None else chunk)
+        if self._in_chunks:  # nearly always
+            if data:
+                flow.transport.write(_chunk(data) if chunk is None else chunk)
             return not flow.paused
         data = self._framed(data)
         if self._head:
             data, self._head = self._head + data, b""
+            self._in_chunks = self._chunked
         if data:
             flow.transport.write(data)
         return not flow.paused
@@ -403,7 +404,7 @@ class Cycle:
 
 def _chunk(data: bytes) -> bytes:
     num_bytes = len(data)
-    if num_bytes < len(_SIZES):
+    if num_bytes < _NUM_SIZES:
         return b"%b%b\r\n" % (_SIZES[num_bytes], data)
     return b"%x\r\n%b\r\n" % (num_bytes, data)
 

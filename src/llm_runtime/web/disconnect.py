@@ -1,4 +1,5 @@
-"""Notices at once that a client is gone; owned by an `async with`."""
+"""Notices at once that a client is gone; owned by an `async with`. A connection of ours tells by itself
+(`Cycle.watch`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from types import TracebackType
 import structlog
 
 from llm_runtime.web.asgi import Receive
-from llm_runtime.web.cycle import Cycle
 
 log = structlog.get_logger(__name__)
 
@@ -51,29 +51,6 @@ class DisconnectWatch:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda _: _resolve(ended))
         await ended
-
-
-class CycleWatch:
-    """The same on a connection of ours, which tells by itself: no task."""
-
-    __slots__ = ("_cycle", "_on_gone")
-
-    def __init__(self, cycle: Cycle, on_gone: Callable[[], None]) -> None:
-        self._cycle = cycle
-        self._on_gone = on_gone
-
-    async def __aenter__(self) -> None:
-        self._cycle.watch(self._on_gone)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._cycle.unwatch()
-
-
-def watch(cycle: Cycle | None, receive: Receive, on_gone: Callable[[], None]) -> CycleWatch | DisconnectWatch:
-    """The cheaper one, if the request came over a connection of ours."""
-    return DisconnectWatch(receive, on_gone) if cycle is None else CycleWatch(cycle, on_gone)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

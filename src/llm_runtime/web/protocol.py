@@ -57,6 +57,7 @@ class ServerProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._flow: Flow
         self.server_state = server_state
+        self._all_tasks = server_state.tasks
         self._header_timeout_s = header_timeout_s
         self._refused = refused
         self._app = cast(ASGIApp, config.loaded_app)
@@ -162,13 +163,15 @@ class ServerProtocol(asyncio.Protocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
-        headers = self._headers
-        if self._raw_headers is not None:
-            self._raw_headers.append((name, value))
-        elif name in headers:
-            self._raw_headers = [*headers.items(), (name, value)]
+        headers, raw = self._headers, self._raw_headers
         if name not in headers:
             headers[name] = value
+            if raw is not None:
+                raw.append((name, value))
+        elif raw is not None:
+            raw.append((name, value))
+        else:
+            self._raw_headers = [*headers.items(), (name, value)]
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
@@ -177,15 +180,20 @@ class ServerProtocol(asyncio.Protocol):
         if self._deaf or parser is None:
             return
         method = parser.get_method()
-        version = parser.get_http_version()
+        headers = self._headers
+        keeps_alive: bool = parser.should_keep_alive()
+        if keeps_alive and b"connection" not in headers and b"proxy-connection" not in headers:
+            version = "1.1"  # the older one keeps alive only what says so; asking makes a text
+        else:
+            version = parser.get_http_version()
         is_old = version == "1.0"
         cycle = Cycle(
             self,
             self._flow,
-            self._headers,
+            headers,
             is_head=method == b"HEAD",
             is_old=is_old,
-            keep_alive=not is_old and parser.should_keep_alive(),
+            keep_alive=keeps_alive and not is_old,
             expects_continue=self._expects_continue,
         )
         endpoint = self._endpoints.get(self._url) if method == b"POST" else None
@@ -235,11 +243,11 @@ class ServerProtocol(asyncio.Protocol):
         coroutine = cycle.run(self._app) if endpoint is None else cycle.serve(endpoint)
         task = self._loop.create_task(coroutine)
         self._tasks[cycle] = task
-        self.server_state.tasks.add(task)
+        self._all_tasks.add(task)
 
     def left(self, cycle: Cycle) -> None:
         """For the cycle: its task ends."""
-        self.server_state.tasks.discard(self._tasks.pop(cycle))
+        self._all_tasks.discard(self._tasks.pop(cycle))
 
     def answered(self) -> None:
         """For the cycle: its reply is complete; the next one's turn."""
