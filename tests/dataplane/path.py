@@ -26,7 +26,8 @@ from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.runtime.runtime import Runtime
 from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
-from llm_runtime.web.cycle import Cycle, Flow
+from llm_runtime.web.cycle import Cycle
+from llm_runtime.web.flow import Flow
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
 from llm_runtime.wire.options import RelayOptions

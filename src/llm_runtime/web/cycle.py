@@ -13,7 +13,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from llm_runtime.web.asgi import SERVER_SEND, ASGIApp, Headers, Message, Scope, Send
 from llm_runtime.web.errors import Header
-from llm_runtime.web.heads import FixedLines, checked, pairs_of
+from llm_runtime.web.flow import Flow
+from llm_runtime.web.heads import FixedLines, checked, chunk, pairs_of
 
 BODY_HIGH_WATER_BYTES: Final = 64 * 1024
 NO_BODY_STATUSES: Final = (204, 304)
@@ -23,27 +24,10 @@ _DISCONNECT: Final = {"type": "http.disconnect"}
 _OK: Final[bytes] = STATUS_LINE[200]
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
-_NUM_SIZES: Final = 2048
-_SIZES: Final = [b"%x\r\n" % num_bytes for num_bytes in range(_NUM_SIZES)]
-"""The first line of a chunk, for all that a token may need."""
 _FIXED: Final = FixedLines()
 _NO_SCOPE: Final[dict[str, Any]] = {}
 
 log = logging.getLogger("uvicorn.error")
-
-
-class Flow:
-    """What a connection shares with its cycles, written by the connection.
-
-    paused: the client reads slowly. caller: the application's, who knows by it who has called before.
-    """
-
-    __slots__ = ("caller", "paused", "transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
-        self.paused = False
-        self.caller: object | None = None
 
 
 class Wire(Protocol):
@@ -303,15 +287,15 @@ class Cycle:
         close = b"" if self.keep_alive else _CLOSE
         self._head = b"%b%b%b%b%b\r\n" % (_OK, _FIXED.lines, lines, chunked, close)
 
-    def write(self, data: bytes, chunk: bytes | None = None) -> bool:
+    def write(self, data: bytes, framed: bytes | None = None) -> bool:
         """One piece of the body of a reply that was started; False when the client reads slowly, and
-        nothing more should come before `drained`. chunk: the same in chunked coding, where that exists."""
+        nothing more should come before `drained`. framed: the same in chunked coding, where that exists."""
         if self.disconnected:
             return True
         flow = self.flow
         if self._in_chunks:  # nearly always
             if data:
-                flow.transport.write(_chunk(data) if chunk is None else chunk)
+                flow.transport.write(chunk(data) if framed is None else framed)
             return not flow.paused
         data = self._framed(data)
         if self._head:
@@ -375,7 +359,7 @@ class Cycle:
             self._left_bytes = 0
             return b""
         if self._chunked:
-            return _chunk(data) if data else b""
+            return chunk(data) if data else b""
         if self._left_bytes is not None:
             self._left_bytes -= len(data)
             if self._left_bytes < 0:
@@ -400,13 +384,6 @@ class Cycle:
         if not self.keep_alive:
             self.flow.transport.close()
         self._wire.answered()
-
-
-def _chunk(data: bytes) -> bytes:
-    num_bytes = len(data)
-    if num_bytes < _NUM_SIZES:
-        return b"%b%b\r\n" % (_SIZES[num_bytes], data)
-    return b"%x\r\n%b\r\n" % (num_bytes, data)
 
 
 def cycle_of(scope: Scope, send: Send) -> Cycle | None:

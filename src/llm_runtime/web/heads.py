@@ -1,4 +1,4 @@
-"""Heads of replies as they stand on the wire: lines made once, and the check of those that were not."""
+"""Replies as they stand on the wire: lines of heads, some made once and some to be looked at, and chunks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Final
 from llm_runtime.web.errors import Header
 
 _NOT_IN_HEADERS: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+_NUM_SIZES: Final = 2048
+_SIZES: Final = [b"%x\r\n" % num_bytes for num_bytes in range(_NUM_SIZES)]
+"""The first line of a chunk, for all that a token may need."""
 
 
 def checked(lines: list[bytes]) -> bytes:
@@ -60,3 +63,11 @@ class FixedLines:
         self.lines = checked(lines)
         self.frames = frames
         self._of = headers
+
+
+def chunk(data: bytes) -> bytes:
+    """Not for nothing at all, which would be the last one."""
+    num_bytes = len(data)
+    if num_bytes < _NUM_SIZES:
+        return b"%b%b\r\n" % (_SIZES[num_bytes], data)
+    return b"%x\r\n%b\r\n" % (num_bytes, data)

@@ -23,8 +23,9 @@ from uvicorn.server import ServerState
 
 from llm_runtime.core.errors import BodyTimeout, HeadersTooLarge, InvalidRequest, LLMRuntimeError
 from llm_runtime.web.asgi import ASGIApp, Headers, Scope, request_id_of
-from llm_runtime.web.cycle import Cycle, Endpoint, Flow
+from llm_runtime.web.cycle import Cycle, Endpoint
 from llm_runtime.web.errors import Header, error_response, row_of
+from llm_runtime.web.flow import Flow
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 ENDPOINTS: Final = "cycle_endpoints"
