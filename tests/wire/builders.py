@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import orjson
@@ -13,6 +12,11 @@ from llm_runtime.wire.relay import StreamRelay
 from tests.wire.sdk import read_stream
 
 OPTIONS = RelayOptions(kind=EndpointKind.CHAT, id="ours", created=1000, model="m")
+PARAMETERS = (
+    "kind", "id", "created", "model", "include_usage", "num_choices", "num_prompts", "prompt_tokens_estimate",
+    "keep_engine_id", "usage_per_choice", "translate_logprobs", "drop_alternatives", "strip_members",
+    "finish_aliases",
+)  # fmt: skip
 DONE = b"data: [DONE]\n\n"
 
 
@@ -54,8 +58,7 @@ USAGE = frame(
 
 
 def changed(options: RelayOptions, **changes: Any) -> RelayOptions:
-    parameters = inspect.signature(RelayOptions).parameters
-    return RelayOptions(**{**{name: getattr(options, name) for name in parameters}, **changes})
+    return RelayOptions(**{**{name: getattr(options, name) for name in PARAMETERS}, **changes})
 
 
 def relay(**changes: Any) -> StreamRelay:
