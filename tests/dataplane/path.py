@@ -221,7 +221,7 @@ class Path:
         writer = StreamWriter(self.cycle.send, dialect, lambda: [*STREAM_HEADERS], cycle=self.cycle)
         try:
             self.cycle.watch(handle.client_gone)
-            async with handle:
+            with handle:
                 await writer.run(handle)
         except LLMRuntimeError:
             pass

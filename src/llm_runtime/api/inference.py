@@ -171,7 +171,7 @@ class InferenceEndpoint:
                 # What `_plain` does, with no coroutine of its own and no ASGI.
                 assert isinstance(handle, CompletionHandle)
                 cycle.watch(handle.client_gone)
-                async with handle:
+                with handle:
                     reply = await handle.result()
                     if call.translation is not None:
                         reply = call.translation.reply(reply)
@@ -299,11 +299,12 @@ class InferenceEndpoint:
     async def _plain(self, handle: RequestHandle, call: _Call) -> None:
         if call.cycle is not None:
             call.cycle.watch(handle.client_gone)
-            async with handle:
+            with handle:
                 await self._send_plain(handle, call)
         else:
-            async with DisconnectWatch(call.receive, handle.client_gone), handle:
-                await self._send_plain(handle, call)
+            async with DisconnectWatch(call.receive, handle.client_gone):
+                with handle:
+                    await self._send_plain(handle, call)
 
     async def _send_plain(self, handle: RequestHandle, call: _Call) -> None:
         assert isinstance(handle, CompletionHandle)
@@ -323,11 +324,12 @@ class InferenceEndpoint:
         try:
             if call.cycle is not None:
                 call.cycle.watch(handle.client_gone)
-                async with handle:
+                with handle:
                     await writer.run(_source(handle, call.translation))
             else:
-                async with DisconnectWatch(call.receive, handle.client_gone), handle:
-                    await writer.run(_source(handle, call.translation))
+                async with DisconnectWatch(call.receive, handle.client_gone):
+                    with handle:
+                        await writer.run(_source(handle, call.translation))
         except LLMRuntimeError:
             if not writer.started:
                 raise

@@ -20,7 +20,7 @@ class Outcome(Word):
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class Usage:
     """Token counts as the engine reported them, summed over choices.
 
@@ -46,7 +46,7 @@ class Usage:
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class RequestRecord:
     """Everything telemetry needs of a request that has ended.
 

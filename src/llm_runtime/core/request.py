@@ -46,7 +46,7 @@ USUAL_LEVELS: Mapping[PriorityClass, int] = MappingProxyType(
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class TimeLimits:
     """Seconds; None means no such limit. Each is measured by the handle, never by the engine.
 
@@ -83,7 +83,7 @@ USUAL_LIMITS: Final = TimeLimits()
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class RuntimeRequest:
     """One validated request.
 

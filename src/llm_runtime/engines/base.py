@@ -62,7 +62,7 @@ class BackendInfo:
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class BackendStatus:
     """state, and in words why, where it is not READY (for health answers; no paths, no secrets).
 
@@ -85,7 +85,7 @@ class BackendStatus:
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class Work:
     """One request and the slots granted for it. send_once: no attempt is left, not even for a connection
     that turns out to have been closed before the request reached it."""
@@ -106,7 +106,7 @@ class Work:
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class Finished:
     """The last item of a stream. reason: OpenAI's finish reason (of choice 0).
 

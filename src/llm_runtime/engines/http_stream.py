@@ -26,7 +26,7 @@ MAX_ERROR_BODY_BYTES = 64 * 1024
 
 
 @final
-@dataclass(init=False, slots=True)
+@dataclass(init=False, slots=True, unsafe_hash=True)
 class EngineCall:
     """What is sent, and how the answer is read.
 

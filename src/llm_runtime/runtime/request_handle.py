@@ -92,14 +92,6 @@ class RequestHandle:
         self._end(error)
         return swallow
 
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self.__exit__(kind, error, trace)
-
     def _end(self, error: BaseException | None) -> None:
         self._task = None
         if self._timer is not None:
