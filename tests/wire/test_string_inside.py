@@ -37,7 +37,10 @@ def test_escapes_of_json_pass(escaped: str) -> None:
     assert STRING_INSIDE.fullmatch(escaped.encode())
 
 
-@pytest.mark.parametrize("broken", ["\\ud83da", "\\ude00", "\\ud83d\\u0041", "\\q", "\\u12", "\\", '"', "\n"])
+@pytest.mark.parametrize(
+    "broken",
+    ["\\ud83da", "\\ude00", "\\ud83d\\u0041", "\\q", "\\u12", "\\u", "a\\u", '\\"\\u', "\\", '"', "\n"],
+)
 def test_what_no_parser_takes_does_not(broken: str) -> None:
     assert not STRING_INSIDE.fullmatch(broken.encode())
 
