@@ -33,7 +33,7 @@ class Size:
         return {str(value): Engine(value, self.context_tokens, self.cache_bytes) for value in self.values}
 
 
-CPU = Size((16, 128, 4, 64, 8, 32), ClosedLoad(128, 32, 16, rounds=3, requests=272), 256, 256 << 20)
+CPU = Size((16, 128, 8, 64, 32), ClosedLoad(128, 32, 16, rounds=3, requests=272), 256, 256 << 20)
 CPU_QUICK = Size((8, 1), ClosedLoad(8, 32, 8, rounds=1, requests=24), 256, 256 << 20)
 GPU = Size((64, 8, 512, 128, 16, 256, 32), ClosedLoad(512, 256, 128, rounds=3, requests=1024), 2048)
 GPU_QUICK = Size((64, 8), ClosedLoad(64, 256, 32, rounds=1, requests=128), 2048)
