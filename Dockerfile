@@ -18,7 +18,8 @@ FROM dependencies AS build
 # With a compiler the hot path is compiled; it stays behind in this stage.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN deploy/container/build_steps.sh project /opt/llm-runtime
