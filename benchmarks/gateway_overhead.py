@@ -22,7 +22,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.overhead import claims, participants, report, soak_report  # noqa: E402
 from benchmarks.overhead.participants import Participant  # noqa: E402
-from benchmarks.overhead.plan import FULL, QUICK, Plan  # noqa: E402
+from benchmarks.overhead.plan import FULL, PHASES, QUICK, Plan  # noqa: E402
 from benchmarks.overhead.rounds import run_rounds  # noqa: E402
 from benchmarks.overhead.soak import soak  # noqa: E402
 from benchmarks.overhead.summary import summarise  # noqa: E402
@@ -133,6 +133,12 @@ def plan_of(options: argparse.Namespace) -> Plan:
         for name in ("rounds", "streams", "num_tokens", "gap_s", "concurrency", "rate_per_s", "seed")
         if (value := getattr(options, name)) is not None
     }
+    if options.phases is not None:
+        if unknown := set(options.phases) - set(PHASES):
+            raise SystemExit(f"no phase {unknown.pop()}; there are: {', '.join(PHASES)}")
+        for name in PHASES:
+            window_s = plan.window_s(name) or FULL.window_s(name)
+            changes[f"{name}_s"] = window_s if name in options.phases else 0.0
     return replace(plan, **changes, pinned=not options.no_pin)
 
 
@@ -156,6 +162,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--participants", type=lambda text: text.split(","), metavar="A,B",
                         help=f"of {', '.join(participants.known())}")  # fmt: skip
+    parser.add_argument("--phases", type=lambda text: text.split(","), metavar="A,B",
+                        help=f"of {', '.join(PHASES)}; without: all, in a quick run the cheapest")  # fmt: skip
     parser.add_argument("--before", metavar="COMMIT", help="also measure ours as of that commit")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--streams", type=int, help="streams at once")

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import gateway_overhead
 from benchmarks.overhead import rounds
 from benchmarks.overhead.participants import BARE, BASELINE, DIRECT, OURS, Participant, known
-from benchmarks.overhead.plan import METRICS, Plan
+from benchmarks.overhead.plan import FULL, METRICS, QUICK, Plan
 from benchmarks.overhead.servers import Command
 from benchmarks.overhead.turn import Turn
 
@@ -87,3 +87,12 @@ def test_who_cannot_start_is_told_and_not_tried_again() -> None:
 def test_an_unknown_participant_is_refused_by_name() -> None:
     with pytest.raises(SystemExit, match="no participant nobody"):
         gateway_overhead.choose(["nobody"], quick=False)
+
+
+def test_phases_can_be_chosen() -> None:
+    options = gateway_overhead._options(["--quick", "--phases", "plain,poisson"])
+    plan = gateway_overhead.plan_of(options)
+    assert plan.phases == ("plain", "poisson")
+    assert (plan.plain_s, plan.poisson_s) == (QUICK.plain_s, FULL.poisson_s)
+    with pytest.raises(SystemExit, match="no phase steam"):
+        gateway_overhead.plan_of(gateway_overhead._options(["--phases", "steam"]))
