@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
@@ -24,8 +25,7 @@ async def told(
     exchange = Exchange(b"", None)
     exchange.status = status
     exchange.headers = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
-    request = make_request("m", kind=EndpointKind.CHAT)
-    object.__setattr__(request, "kind", kind)
+    request = replace(make_request("m", kind=EndpointKind.CHAT), kind=kind)
     return refusal(exchange, body, request, wall=lambda: 1_000_000_000.0)
 
 
