@@ -163,7 +163,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--participants", type=lambda text: text.split(","), metavar="A,B",
                         help=f"of {', '.join(participants.known())}")  # fmt: skip
     parser.add_argument("--phases", type=lambda text: text.split(","), metavar="A,B",
-                        help=f"of {', '.join(PHASES)}; without: all, in a quick run the cheapest")  # fmt: skip
+                        help=f"of {', '.join(PHASES)}; without: all, quickly the cheapest")  # fmt: skip
     parser.add_argument("--before", metavar="COMMIT", help="also measure ours as of that commit")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--streams", type=int, help="streams at once")
