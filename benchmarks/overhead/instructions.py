@@ -6,6 +6,7 @@ machine as on a quiet one. It says nothing of caches and branches that miss, and
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -60,13 +61,13 @@ def count(participant: Participant, folder: Path) -> Counted:
         command = participant.command(place)
         with Server(_counted(command, folder), None, folder / "log.txt") as server:
             wait_until_serving(server, place.port, participant.model, participant.headers)
-            asker = _Asker(place.port, participant)
-            asker.plain(WARM_UP)
-            asker.streams(2)
-            counter = _Counter(server.pid, folder)
-            idle_per_s = counter.during(lambda: time.sleep(IDLE_S)).per_s
-            plain = counter.during(lambda: asker.plain(NUM_PLAIN)).without(idle_per_s)
-            streams = counter.during(lambda: asker.streams(NUM_STREAMS)).without(idle_per_s)
+            with contextlib.closing(_Asker(place.port, participant)) as asker:
+                asker.plain(WARM_UP)
+                asker.streams(2)
+                counter = _Counter(server.pid, folder)
+                idle_per_s = counter.during(lambda: time.sleep(IDLE_S)).per_s
+                plain = counter.during(lambda: asker.plain(NUM_PLAIN)).without(idle_per_s)
+                streams = counter.during(lambda: asker.streams(NUM_STREAMS)).without(idle_per_s)
     return Counted(plain / NUM_PLAIN, streams / (NUM_STREAMS * NUM_TOKENS), idle_per_s)
 
 
@@ -129,6 +130,9 @@ class _Asker:
         self._model = participant.model
         self._headers: Mapping[str, str] = {"content-type": "application/json", **participant.headers}
         self._number = 0
+
+    def close(self) -> None:
+        self._connection.close()
 
     def plain(self, num_requests: int) -> None:
         for _ in range(num_requests):
