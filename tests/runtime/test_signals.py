@@ -133,8 +133,12 @@ async def finish(connection: Connection, stream: Stream) -> Stream:
 
 async def waiting(port: int, num_requests: int) -> None:
     """Until so many requests wait in the queue."""
+    await counted(port, "num_waiting", num_requests)
+
+
+async def counted(port: int, what: str, num_requests: int) -> None:
     async with asyncio.timeout(EXIT_LIMIT_S):
-        while (await get(port, "/load")).json()["pools"][0]["num_waiting"] < num_requests:
+        while (await get(port, "/load")).json()["pools"][0][what] < num_requests:
             pass
 
 
@@ -185,6 +189,7 @@ async def test_the_drain_limit_ends_what_is_left_and_the_process_with_0(way: str
         endless = {"max_tokens": 8000, "ignore_eos": True}
         async with connected(running.port) as first:  # the others wait for it, and so make one batch
             await first.send(post(chat_body("mock", **endless)))
+            await counted(running.port, "num_running", 1)  # or a quick server puts it into their batch
             await slow.send(post(chat_body("mock", stream=True, n=8, **endless)))
             await plain.send(post(chat_body("mock", **endless)))
             await connection.send(post(chat_body("mock", stream=True, **endless)))
