@@ -142,36 +142,23 @@ class Cycle:
     # ---- the application's task
 
     async def run(self, app: ASGIApp) -> None:
-        """The application's call, and what is left to do when it ends wrongly. Raises nothing."""
+        """The call of the endpoint, where it is known and needs no ASGI, else of the application, and what is
+        left to do when it ends wrongly. Raises nothing."""
+        endpoint = self.endpoint
         try:
-            await app(self.scope, self.receive, self.send)
+            if endpoint is not None:
+                await endpoint.serve(self)
+            else:
+                await app(self.scope, self.receive, self.send)
         except BaseException as error:
-            self._failed(error)
+            log.error("Exception in ASGI application\n", exc_info=error)
+            self._break_off()
         else:
             if not self.complete and not self.disconnected:
-                self._forgotten()
+                log.error("ASGI callable returned without completing response.")
+                self._break_off()
         finally:
             self._wire.left(self)
-
-    async def serve(self, endpoint: Endpoint) -> None:
-        """The same of an endpoint that needs no ASGI."""
-        try:
-            await endpoint.serve(self)
-        except BaseException as error:
-            self._failed(error)
-        else:
-            if not self.complete and not self.disconnected:
-                self._forgotten()
-        finally:
-            self._wire.left(self)
-
-    def _failed(self, error: BaseException) -> None:
-        log.error("Exception in ASGI application\n", exc_info=error)
-        self._break_off()
-
-    def _forgotten(self) -> None:
-        log.error("ASGI callable returned without completing response.")
-        self._break_off()
 
     def _break_off(self) -> None:
         if self.disconnected or self.complete:

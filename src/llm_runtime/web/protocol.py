@@ -240,9 +240,7 @@ class ServerProtocol(asyncio.Protocol):
     # ---- cycles
 
     def _start(self, cycle: Cycle) -> None:
-        endpoint = cycle.endpoint
-        coroutine = cycle.run(self._app) if endpoint is None else cycle.serve(endpoint)
-        task = self._loop.create_task(coroutine)
+        task = self._loop.create_task(cycle.run(self._app))
         self._tasks[cycle] = task
         self._all_tasks.add(task)
 
