@@ -238,6 +238,8 @@ class Path:
         exchange = self.exchange
         if exchange.ended:
             return  # the connection was closed from here: nobody hears what the engine says
+        if data and not ends and exchange.take(data, b"%x\r\n%b\r\n" % (len(data), data)):
+            return  # as a connection does with one whole chunk
         if data:
             exchange.parts.append(data)
             exchange.num_buffered += len(data)

@@ -51,6 +51,19 @@ async def test_a_token_is_written_before_anything_else_runs() -> None:
         assert sum(timeline.itl_counts or ()) == 3
 
 
+async def test_a_chunk_goes_on_as_it_came_only_where_its_event_does() -> None:
+    async with path() as made:
+        made.arrive(text("b"))  # from here on the event's envelope is known
+        as_read = text("c")
+        before = made.wire.raw
+        made.arrive(as_read)
+        assert made.wire.raw[len(before) :] == b"%x\r\n%b\r\n" % (len(as_read), as_read)
+        for _ in range(2):  # parsed, and then known by its envelope
+            made.arrive(text("d", model="other"))
+            assert made.wire.body.endswith(text("d"))
+            assert b"other" not in made.wire.raw
+
+
 async def test_an_event_in_pieces_waits_for_its_end() -> None:
     async with path() as made:
         before = made.wire.body
