@@ -12,7 +12,7 @@ from llm_runtime.admission.controller import AdmissionController
 from llm_runtime.core.clock import Clock, SystemClock
 from llm_runtime.core.errors import BackendError, LLMRuntimeError
 from llm_runtime.core.request import EndpointKind, RuntimeRequest, TimeLimits
-from llm_runtime.engines.base import Work
+from llm_runtime.engines.base import SignsOfLife, Work
 from llm_runtime.engines.http_stream import EngineCall, HttpStream
 from llm_runtime.engines.stream_run import StreamRun
 from llm_runtime.engines.upstream.exchange import Exchange
@@ -49,6 +49,7 @@ class Engine(ScriptedBackend):
         self.clock: Clock = SystemClock()
         self.exchanges: list[Exchange] = []
         self.num_releases = 0
+        self.signs = SignsOfLife()
 
     def open(self, batch: Sequence[Work]) -> Any:
         return StreamRun({work.request.id: self._stream(work) for work in batch})
@@ -73,13 +74,13 @@ class Engine(ScriptedBackend):
 
     # ---- as the owner
 
-    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
+    def now(self) -> float:
         return self.clock.now()
+
+    def first_token(self, stream: HttpStream, now: float, *, whole: bool) -> None: ...
 
     def same_process(self) -> bool:
         return True
-
-    def progressed(self) -> None: ...
 
     def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
         return error

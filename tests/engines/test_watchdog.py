@@ -139,7 +139,7 @@ def test_tokens_are_progress() -> None:
         engine.ledger.opened(lease(), 10, now())
         while True:
             await asyncio.sleep(LIMIT_S * 0.9)
-            engine.ledger.progressed_at = now()
+            engine.ledger.signs.at = now()
 
     assert judged(slow) is None
 
@@ -155,7 +155,7 @@ def test_a_moving_counter_is_progress() -> None:
 def test_the_silence_counts_from_the_first_work_not_from_the_last_of_yesterday() -> None:
     async def later(engine: Engine) -> None:
         engine.hangs = True
-        engine.ledger.progressed_at = now()
+        engine.ledger.signs.at = now()
         await asyncio.sleep(500)
         engine.ledger.opened(lease(), 10, now())
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_runtime.wire.envelope import AS_IT_IS, STRING_INSIDE, is_inside
+from llm_runtime.wire.envelope import AS_IT_IS, ASCII_AS_IT_IS, STRING_INSIDE, is_inside
 
 PIECES = [
     "a",
@@ -74,3 +74,5 @@ def test_the_way_without_the_expression_says_the_same(inside: bytes) -> None:
 def test_the_table_changes_what_must_be_escaped_and_nothing_else() -> None:
     changed = {byte for byte in range(256) if AS_IT_IS[byte] != byte}
     assert changed == {*range(0x20), ord('"'), ord("\\")}
+    changed_too = {byte for byte in range(256) if ASCII_AS_IT_IS[byte] != byte}
+    assert changed_too == changed | set(range(0x80, 0x100))

@@ -26,12 +26,13 @@ class Timeline:
     __slots__ = (
         "_above_s",
         "_bucket",
+        "_counts",
+        "_num_alike",
         "_up_to_s",
         "arrived_at",
         "dispatched_at",
         "finished_at",
         "first_token_at",
-        "itl_counts",
         "itl_sum_s",
         "last_token_at",
         "queued_at",
@@ -44,10 +45,11 @@ class Timeline:
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.finished_at: float | None = None
-        self.itl_counts: list[int] | None = None
         self.itl_sum_s = 0.0
-        # Gaps are alike: that of the last one is mostly the bucket of the next.
+        self._counts: list[int] | None = None
+        # Gaps are alike: that of the last one is mostly the bucket of the next, so they are counted in runs.
         self._bucket = 0
+        self._num_alike = 0
         self._above_s = self._up_to_s = 0.0
 
     def token(self, now: float) -> None:
@@ -57,16 +59,27 @@ class Timeline:
         if last is None:
             self.first_token_at = now
             return
-        counts = self.itl_counts
-        if counts is None:
-            counts = self.itl_counts = [0] * (len(ITL_BUCKETS_S) + 1)
         gap = now - last
         if not self._above_s < gap <= self._up_to_s:
             self._find_bucket(gap)
-        counts[self._bucket] += 1
+        self._num_alike += 1
         self.itl_sum_s += gap
 
+    @property
+    def itl_counts(self) -> list[int] | None:
+        """How many gaps fell in each bucket of ITL_BUCKETS_S and above the last; None without any."""
+        self._count()
+        return self._counts
+
+    def _count(self) -> None:
+        if self._num_alike:
+            if self._counts is None:
+                self._counts = [0] * (len(ITL_BUCKETS_S) + 1)
+            self._counts[self._bucket] += self._num_alike
+            self._num_alike = 0
+
     def _find_bucket(self, gap: float) -> None:
+        self._count()
         self._bucket = bucket = bisect_left(ITL_BUCKETS_S, gap)
         self._above_s = ITL_BUCKETS_S[bucket - 1] if bucket else -math.inf
         self._up_to_s = ITL_BUCKETS_S[bucket] if bucket < len(ITL_BUCKETS_S) else math.inf

@@ -7,6 +7,7 @@ free slots, and it is the only one that frees a lease.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -128,9 +129,31 @@ class Finished:
         self.failed = failed
 
 
-Sink = Callable[[bytes, bytes | None], bool]
-"""Takes bytes on their way to the client, never blocks. False: no more until the stream is pulled again. The
-second: the same as one chunk of HTTP, where they came as one, so that nobody need write it anew."""
+class TokenSink:
+    """Takes an engine's bytes on their way to the client, and never blocks. See `core.sink` for why this is
+    a class."""
+
+    __slots__ = ()
+
+    def push_token(self, data: bytes, chunk: bytes | None, now: float, has_token: bool) -> bool:
+        """data, chunk: as for `Sink`. now: monotonic seconds. has_token: as a stream's for the item pulled
+        last. False: no more until the stream is pulled again."""
+        raise NotImplementedError
+
+
+class SignsOfLife:
+    """When an engine was last seen to do something. Shared by its streams, which write it, and its watch."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = -math.inf
+        """Monotonic seconds."""
+
+    @property
+    def seen_at(self) -> float | None:
+        """None before the first."""
+        return self.at if self.at > -math.inf else None
 
 
 class EngineStream(Protocol):
@@ -169,9 +192,9 @@ class EngineStream(Protocol):
 class PushingStream(EngineStream, Protocol):
     """A stream that can save the wake-up of its task for every token."""
 
-    def push_to(self, sink: Sink | None) -> None:
-        """While a pull waits, hand what would be returned to `sink`, from wherever it arrives, with
-        `has_token` set for it; the pull goes on waiting. It returns what is no plain part of the answer
+    def push_to(self, sink: TokenSink | None) -> None:
+        """While a pull waits, hand what would be returned to `sink`, from wherever it arrives; the pull goes
+        on waiting. It returns what is no plain part of the answer
         (its last bytes, an error, a note by `poke`) and b"" after the sink returned False.
         """
         ...

@@ -62,6 +62,7 @@ class HttpLife(ABC, Generic[H]):
         self.process = process
         self.upstream = upstream
         self.ledger = WorkLedger()
+        self.signs = self.ledger.signs
         self._clock = clock
         self._cancellations = cancellations
         self._handles: dict[HttpStream, H] = {}
@@ -70,7 +71,7 @@ class HttpLife(ABC, Generic[H]):
 
     @property
     def progressed_at(self) -> float | None:
-        return self.ledger.progressed_at
+        return self.ledger.signs.seen_at
 
     @property
     def last_lines(self) -> tuple[str, ...]:
@@ -152,16 +153,11 @@ class HttpLife(ABC, Generic[H]):
     def now(self) -> float:
         return self._clock.now()
 
-    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
-        now = self._clock.now()
+    def first_token(self, stream: HttpStream, now: float, *, whole: bool) -> None:
         self.ledger.first_token(stream.lease, now, whole=whole)
-        return now
 
     def same_process(self) -> bool:
         return not self._given_up and self.process.alive
-
-    def progressed(self) -> None:
-        self.ledger.progressed_at = self._clock.now()
 
     def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
         if self._given_up:

@@ -15,7 +15,8 @@ import orjson
 from llm_runtime.core.errors import BackendError, BackendProtocolError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
-from llm_runtime.engines.base import Finished, Sink
+from llm_runtime.core.sink import Sink
+from llm_runtime.engines.base import Finished, SignsOfLife, TokenSink
 from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.wire.answers import AnswerReader, AssembledReply
 from llm_runtime.wire.errors import upstream_error
@@ -68,18 +69,19 @@ class EngineCall:
 
 
 class StreamOwner(Protocol):
-    """The backend, as its streams see it."""
+    """The backend, as its streams see it. signs: of the engine's life; written by the streams, with every
+    part of an answer."""
 
-    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
-        """The first token of its answer has come: now, which is returned. whole: with all of it."""
+    signs: SignsOfLife
+
+    def now(self) -> float: ...
+
+    def first_token(self, stream: HttpStream, now: float, *, whole: bool) -> None:
+        """The first token of its answer has come. whole: with all of it."""
         ...
 
     def same_process(self) -> bool:
         """Whether the engine that had a request is still the one that would get it again."""
-        ...
-
-    def progressed(self) -> None:
-        """The engine did something visible."""
         ...
 
     def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
@@ -105,7 +107,7 @@ class Requester(Protocol):
     ) -> Exchange: ...
 
 
-class HttpStream:
+class HttpStream(Sink):
     """Pulled by its request's own task; cancelled through its run. See `base.EngineStream`."""
 
     def __init__(self, upstream: Requester, call: EngineCall, lease: Lease, owner: StreamOwner) -> None:
@@ -119,12 +121,14 @@ class HttpStream:
         self._upstream = upstream
         self._call = call
         self._owner = owner
+        self._now = owner.now
+        self._signs = owner.signs
         self._reader: AnswerReader | None = None
         self._relay: StreamRelay | None = None
         """The reader, if it is one."""
         if call.reader is None:
             self._read_by(AssembledReply(call.options) if call.assemble else StreamRelay(call.options))
-        self._sink: Sink | None = None
+        self._sink: TokenSink | None = None
         self._held: bytes | Exception | None = None
         self._failure: LLMRuntimeError | None = None
         self._has_head = False
@@ -157,11 +161,11 @@ class HttpStream:
             reader = self._reader
             if reader is None:
                 reader = self._chosen_reader(exchange)
-            push = self._pushed if self._sink is not None else None
+            sink = self if self._sink is not None else None
             while True:
                 data = exchange.ready()
                 if data is None and not exchange.at_end:
-                    data = await exchange.read(push)
+                    data = await exchange.read(sink)
                 if data == b"":
                     held, self._held = self._held, None
                     if isinstance(held, Exception):
@@ -200,45 +204,51 @@ class HttpStream:
             self._relay = reader
         return reader
 
-    def push_to(self, sink: Sink | None) -> None:
+    def push_to(self, sink: TokenSink | None) -> None:
         self._sink = sink
 
-    def _pushed(self, data: bytes, chunk: bytes | None) -> bool:
+    def push(self, data: bytes, chunk: bytes | None) -> bool:
         """From the connection's callback, while the task waits in `__anext__`. Whatever is not simply one
         more part of the answer is left to the task, with what was made of the data."""
         relay, sink = self._relay, self._sink
         assert sink is not None
         try:
             if relay is None:
-                return self._pushed_to(self._reader, sink, data)
+                return self._push_by(self._reader, sink, data)
             out = relay.feed(data)
-            self._owner.progressed()
-            self.has_token = relay.has_token
-            if self.first_token_at is None and relay.has_token:
-                self.first_token_at = self._owner.first_token(self, whole=relay.done)
+            self._signs.at = now = self._now()
+            self.has_token = has_token = relay.has_token
+            if has_token and self.first_token_at is None:
+                self._note_first_token(now, whole=relay.done)
             if relay.done or relay.failure is not None:
                 self._held = out
                 return False
-            return not out or sink(out, chunk if out is data else None)
+            return not out or sink.push_token(out, chunk if out is data else None, now, has_token)
         except Exception as error:
             self._held = error
             return False
 
-    def _pushed_to(self, reader: AnswerReader | None, sink: Sink, data: bytes) -> bool:
+    def _push_by(self, reader: AnswerReader | None, sink: TokenSink, data: bytes) -> bool:
         """The same for readers of other dialects."""
         assert reader is not None
         out = reader.feed(data)
-        self._note(reader)
+        now = self._note(reader)
         if reader.done or reader.failure is not None:
             self._held = out
             return False
-        return not out or sink(out, None)
+        return not out or sink.push_token(out, None, now, self.has_token)
 
-    def _note(self, reader: AnswerReader) -> None:
-        self._owner.progressed()
-        self.has_token = reader.has_token
-        if reader.has_token and self.first_token_at is None:
-            self.first_token_at = self._owner.first_token(self, whole=reader.done)
+    def _note(self, reader: AnswerReader) -> float:
+        """What every part of the answer means; returns the time."""
+        self._signs.at = now = self._now()
+        self.has_token = has_token = reader.has_token
+        if has_token and self.first_token_at is None:
+            self._note_first_token(now, whole=reader.done)
+        return now
+
+    def _note_first_token(self, now: float, *, whole: bool) -> None:
+        self.first_token_at = now
+        self._owner.first_token(self, now, whole=whole)
 
     def _end(self, reader: AnswerReader) -> None:
         usage = reader.usage or reader.spent()

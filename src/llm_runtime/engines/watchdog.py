@@ -14,6 +14,7 @@ from typing import Protocol
 
 from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.core.lease import Lease
+from llm_runtime.engines.base import SignsOfLife
 
 PROBE_TIMEOUT_S = 5.0
 """At most, for an answer after the limit."""
@@ -41,7 +42,7 @@ class WorkLedger:
     """
 
     def __init__(self) -> None:
-        self.progressed_at: float | None = None
+        self.signs = SignsOfLife()
         self.changed = asyncio.Event()
         self._open: dict[Lease, _Prompt] = {}
         self._read: deque[_Prompt] = deque(maxlen=MAX_REMEMBERED)
@@ -80,7 +81,7 @@ class WorkLedger:
     @property
     def quiet_since(self) -> float:
         """Since when an engine that is busy has shown no progress."""
-        return max(self._busy_since, self.progressed_at or 0.0)
+        return max(self._busy_since, self.signs.at)
 
     def patience_s(self, limit_s: float) -> float:
         """max(limit, 3 x the predicted prefill of all it has yet to read): engines read prompts in
@@ -126,7 +127,7 @@ async def watch(
         if reason is not None:
             stuck(reason)
             return
-        ledger.progressed_at = now()
+        ledger.signs.at = now()
 
 
 async def _probe(life: Watched, due_s: float, grace_s: float) -> str | None:

@@ -17,8 +17,9 @@ from llm_runtime.core.errors import ClientGone, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.core.request import RuntimeRequest
+from llm_runtime.core.sink import Sink
 from llm_runtime.core.timeline import Timeline
-from llm_runtime.engines.base import EngineStream, Finished, Run, Sink
+from llm_runtime.engines.base import EngineStream, Finished, Run, TokenSink
 from llm_runtime.runtime.endings import ending, overdue
 from llm_runtime.runtime.failover import Attempts
 from llm_runtime.runtime.pace import Due, Pace
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from llm_runtime.runtime.dispatcher import Dispatcher
 
 
-class RequestHandle:
+class RequestHandle(TokenSink):
     """One request's life. `settle` is told of its end, once.
 
     keep_alive_due: the caller should send a comment; it resets this. cut_off: the task was taken out of
@@ -57,7 +58,7 @@ class RequestHandle:
         self._pace = Pace(request, self.timeline, keep_alive_s=keep_alive_s, write_stall_s=write_stall_s)
         self._run: Run | None = None
         self._stream: EngineStream | None = None
-        self._push_to: Callable[[Sink | None], None] | None = None
+        self._push_to: Callable[[TokenSink | None], None] | None = None
         self._sink: Sink | None = None
         self._grant: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
@@ -161,7 +162,7 @@ class RequestHandle:
                     return b""
             if self._push_to is not None:
                 self._sink = sink
-                self._push_to(None if sink is None else self._pass)
+                self._push_to(None if sink is None else self)
             item = await stream.__anext__()
         except LLMRuntimeError as error:
             pace.client_at = self._now()  # what is sent now is the news of this
@@ -174,28 +175,23 @@ class RequestHandle:
         if self._error is not None:
             self._raise()
         if item and item.__class__ is bytes:
-            self._note(stream)
+            self._note(self._now(), stream.has_token)
         return item
 
-    def _pass(self, data: bytes, chunk: bytes | None) -> bool:
+    def push_token(self, data: bytes, chunk: bytes | None, now: float, has_token: bool) -> bool:
         """Bytes that do not wait for the task: from the engine's callback to the client."""
-        stream, sink, pace = self._stream, self._sink, self._pace
-        assert stream is not None
+        sink = self._sink
         assert sink is not None
-        if pace.begun and stream.has_token and self.timeline.first_token_at is not None:  # nearly always
-            pace.engine_at = pace.client_at = now = self._now()
-            self.timeline.token(now)
-        else:
-            self._note(stream)
-        return sink(data, chunk)
+        self._note(now, has_token)
+        return sink.push(data, chunk)
 
-    def _note(self, stream: EngineStream) -> None:
+    def _note(self, now: float, has_token: bool) -> None:
         """What every item means, on whichever way it goes on."""
         pace = self._pace
-        pace.engine_at = pace.client_at = now = self._now()
+        pace.engine_at = pace.client_at = now
         if not pace.begun:
             self._begin()
-        if stream.has_token:
+        if has_token:
             if self.timeline.first_token_at is None:
                 self._dispatcher.first_token(self.request.id)
             self.timeline.token(now)

@@ -11,10 +11,11 @@ from typing import Any, Final, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from llm_runtime.core.sink import Sink
 from llm_runtime.web.asgi import SERVER_SEND, ASGIApp, Headers, Message, Scope, Send
 from llm_runtime.web.errors import Header
 from llm_runtime.web.flow import Flow
-from llm_runtime.web.heads import FixedLines, checked, chunk, pairs_of
+from llm_runtime.web.heads import FixedLines, as_chunk, checked, pairs_of
 
 BODY_HIGH_WATER_BYTES: Final = 64 * 1024
 NO_BODY_STATUSES: Final = (204, 304)
@@ -59,7 +60,7 @@ class Endpoint(Protocol):
     def serve(self, cycle: Cycle) -> Awaitable[None]: ...
 
 
-class Cycle:
+class Cycle(Sink):
     """Made by the connection, which feeds it; read and answered by the application's task.
 
     headers: by lower-case name, the first of each. scope: for ASGI; empty where an endpoint serves the cycle
@@ -274,16 +275,20 @@ class Cycle:
         close = b"" if self.keep_alive else _CLOSE
         self._head = b"%b%b%b%b%b\r\n" % (_OK, _FIXED.lines, lines, chunked, close)
 
-    def write(self, data: bytes, framed: bytes | None = None) -> bool:
+    def push(self, data: bytes, chunk: bytes | None) -> bool:
+        """As `write`. chunk: the same in chunked coding, where that exists."""
+        if chunk is None or not self._in_chunks or self.disconnected:
+            return self.write(data)
+        flow = self.flow
+        flow.transport.write(chunk)
+        return not flow.paused
+
+    def write(self, data: bytes) -> bool:
         """One piece of the body of a reply that was started; False when the client reads slowly, and
-        nothing more should come before `drained`. framed: the same in chunked coding, where that exists."""
+        nothing more should come before `drained`."""
         if self.disconnected:
             return True
         flow = self.flow
-        if self._in_chunks:  # nearly always
-            if data:
-                flow.transport.write(chunk(data) if framed is None else framed)
-            return not flow.paused
         data = self._framed(data)
         if self._head:
             data, self._head = self._head + data, b""
@@ -346,7 +351,7 @@ class Cycle:
             self._left_bytes = 0
             return b""
         if self._chunked:
-            return chunk(data) if data else b""
+            return as_chunk(data) if data else b""
         if self._left_bytes is not None:
             self._left_bytes -= len(data)
             if self._left_bytes < 0:

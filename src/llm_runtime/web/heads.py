@@ -65,7 +65,7 @@ class FixedLines:
         self._of = headers
 
 
-def chunk(data: bytes) -> bytes:
+def as_chunk(data: bytes) -> bytes:
     """Not for nothing at all, which would be the last one."""
     num_bytes = len(data)
     if num_bytes < _NUM_SIZES:

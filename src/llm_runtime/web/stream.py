@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from llm_runtime.core.errors import ClientGone, LLMRuntimeError
+from llm_runtime.core.sink import Sink
 from llm_runtime.web.asgi import Send
 from llm_runtime.web.cycle import Cycle
 from llm_runtime.web.errors import INTERNAL_ERROR, Header, error_object
@@ -26,11 +27,6 @@ class Pullable(Protocol):
     def finished(self) -> object | None: ...
 
     async def pull(self, sink: Sink | None = None) -> Any: ...
-
-
-Sink = Callable[[bytes, bytes | None], bool]
-"""What `pull` may give bytes to while it waits, and the same as one HTTP chunk where they came as one.
-False: the client reads slowly."""
 
 
 class EventDialect(Protocol):
@@ -78,7 +74,7 @@ class StreamWriter:
                 else:
                     if cycle.flow.paused:
                         await cycle.drained()
-                    item = await handle.pull(cycle.write)
+                    item = await handle.pull(cycle)
                 if item.__class__ is not bytes:
                     if not self.started:
                         await self._start()

@@ -14,7 +14,7 @@ import orjson
 
 from llm_runtime.core.errors import BackendProtocolError, LLMRuntimeError, NotAnEventStream
 from llm_runtime.core.outcome import Usage
-from llm_runtime.wire.envelope import AS_IT_IS, Envelope, is_inside, learn
+from llm_runtime.wire.envelope import ASCII_AS_IT_IS, Envelope, is_inside, learn
 from llm_runtime.wire.events import ChunkNormaliser, Progress
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.sse import DONE, END, SseSplitter, is_single_line, is_utf8, read_event
@@ -23,7 +23,6 @@ _MAX_ENVELOPES: Final = 512
 
 _dumps: Final = orjson.dumps
 _translated: Final = bytes.translate
-_is_ascii: Final = bytes.isascii
 
 
 class StreamRelay:
@@ -76,11 +75,7 @@ class StreamRelay:
             if data.startswith(prefix) and data.endswith(suffix):
                 text = data[len(prefix) : len(data) - len(suffix)]
                 # As `is_inside` says it; first what nearly every token is, without another call.
-                if text and (
-                    (_is_ascii(text) or is_utf8(text))
-                    if _translated(text, AS_IT_IS) is text
-                    else is_inside(text)
-                ):
+                if text and (_translated(text, ASCII_AS_IT_IS) is text or is_inside(text)):
                     self.has_token = True
                     self._num_relayed += 1
                     return data if last.as_read else last.new_prefix + text + last.new_suffix

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_runtime.core.errors import BackendProtocolError
+from llm_runtime.core.sink import CallSink
 from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.engines.upstream.protocol import MAX_CHUNK_BYTES, Connection, Limits, lone_chunk
 
@@ -79,7 +80,7 @@ async def read(reads: list[bytes], *, pushed: bool) -> tuple[bytes, int]:
 
     async def listen() -> None:
         assert await exchange.head()
-        while (part := await exchange.read(push if pushed else None)) is not None:
+        while (part := await exchange.read(CallSink(push) if pushed else None)) is not None:
             parts.append(part)
 
     reader = asyncio.ensure_future(listen())
@@ -135,7 +136,7 @@ async def test_a_chunk_that_comes_alone_is_pushed_unparsed() -> None:
         return True
 
     connection.data_received(HEAD)
-    reader = asyncio.ensure_future(exchange.read(push))
+    reader = asyncio.ensure_future(exchange.read(CallSink(push)))
     await asyncio.sleep(0)
     for data in (b"1\r\na\r\n", b"2\r\nbc\r\n", b"1\r\nd\r\n1\r\ne\r\n", b"1\r\nf\r\n"):
         connection.data_received(data)
@@ -173,7 +174,7 @@ async def test_an_answer_that_is_too_large_is_still_one() -> None:
     home.limits = Limits(max_head_bytes=100, max_body_bytes=1000)
     connection, exchange = connected(home)
     connection.data_received(HEAD)
-    reader = asyncio.ensure_future(exchange.read(lambda data, _chunk: True))
+    reader = asyncio.ensure_future(exchange.read(CallSink(lambda data, _chunk: True)))
     await asyncio.sleep(0)
     for _ in range(20):
         connection.data_received(b"64\r\n%b\r\n" % (b"x" * 100))

@@ -9,7 +9,7 @@ import orjson
 from llm_runtime.core.errors import BackendError, BackendProtocolError, LLMRuntimeError
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Usage
-from llm_runtime.engines.base import Finished
+from llm_runtime.engines.base import Finished, SignsOfLife
 from llm_runtime.engines.llama_cpp.steps import Steps
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.exchange import Exchange
@@ -17,13 +17,13 @@ from llm_runtime.wire.errors import upstream_error
 
 
 class StepOwner(Protocol):
-    """One life of the engine, as these streams see it."""
+    """One life of the engine, as these streams see it. signs: written by them with every answer."""
+
+    signs: SignsOfLife
 
     def now(self) -> float: ...
 
     def same_process(self) -> bool: ...
-
-    def progressed(self) -> None: ...
 
 
 class StepStream:
@@ -121,7 +121,7 @@ class StepStream:
 
     def _take(self, status: int) -> None:
         self._exchange = None
-        self._owner.progressed()
+        self._owner.signs.at = self._owner.now()
         try:
             answer: Any = orjson.loads(b"".join(self._parts))
         except orjson.JSONDecodeError:

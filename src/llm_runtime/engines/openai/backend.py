@@ -57,7 +57,7 @@ class OpenAIBackend:
         self._configured = configured_names(model_name, config.models)
         self._names: Mapping[str, str] = self._configured
         self._default_max_tokens = default_max_tokens
-        self._now = clock.now
+        self.now = clock.now
         self._upstream = Upstream(
             self._target.address,
             self._target.headers,
@@ -71,6 +71,7 @@ class OpenAIBackend:
             on_models=self._models_listed,
             on_change=self._changed,
         )
+        self.signs = self._watch.signs
         self._paths = {kind: self._target.path(kind) for kind in EndpointKind}
         self._refusing = partial(refusal, upstream=self._target.name)
         self._streams: set[HttpStream] = set()
@@ -163,18 +164,15 @@ class OpenAIBackend:
         return stream
 
     def signs_of_life(self) -> float | None:
-        return self._watch.progressed_at
+        return self.signs.seen_at
 
     # ---- `StreamOwner`
 
-    def first_token(self, stream: HttpStream, *, whole: bool) -> float:
-        return self._now()
+    def first_token(self, stream: HttpStream, now: float, *, whole: bool) -> None:
+        """Nothing: nobody here waits for it."""
 
     def same_process(self) -> bool:
         return not self._closed
-
-    def progressed(self) -> None:
-        self._watch.progressed_at = self._now()
 
     def lost(self, error: LLMRuntimeError, stream: HttpStream) -> LLMRuntimeError:
         self._watch.doubt()

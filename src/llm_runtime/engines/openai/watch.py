@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from llm_runtime.core.clock import Clock
 from llm_runtime.core.errors import BackendUnavailable
+from llm_runtime.engines.base import SignsOfLife
 from llm_runtime.engines.openai.probe import Missed, Probe, Seen
 from llm_runtime.engines.openai.reachability import Reachability
 
@@ -46,8 +47,8 @@ class UpstreamWatch:
         self._doubt = asyncio.Event()
         self._first = asyncio.Event()
         self.reachability = Reachability()
-        self.progressed_at: float | None = None
-        """Set by the backend: when the upstream last sent part of an answer."""
+        self.signs = SignsOfLife()
+        """When the upstream last sent part of an answer; written by the streams."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -106,9 +107,8 @@ class UpstreamWatch:
                 if gap_s > 0:
                     await asyncio.sleep(gap_s)
                 return
-            progressed_at = self.progressed_at
-            if not self.reachability.up or self.reachability.misses or progressed_at is None:
+            if not self.reachability.up or self.reachability.misses:
                 return
-            wait_s = progressed_at + self._interval_s - self._clock.now()
+            wait_s = self.signs.at + self._interval_s - self._clock.now()
             if wait_s <= 0:
                 return

@@ -11,12 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from llm_runtime.core.errors import BackendError, LLMRuntimeError
+from llm_runtime.core.sink import Sink
 
 MAX_READ_BYTES = 64 * 1024
-
-Push = Callable[[bytes, bytes | None], bool]
-"""Takes what arrived, in the connection's own callback; False: the reader is to be woken. The second is what
-was read, where that was the first as one HTTP chunk, its length in lower-case digits without zeros before."""
 
 
 class Carrier(Protocol):
@@ -40,7 +37,7 @@ class Exchange:
         "_error",
         "_loop",
         "_poked",
-        "_push",
+        "_sink",
         "_stopped",
         "_waiter",
         "ended",
@@ -84,7 +81,7 @@ class Exchange:
         self._carrier: Carrier | None = None
         self._error: LLMRuntimeError | None = None
         self._poked = False
-        self._push: Push | None = None
+        self._sink: Sink | None = None
         self._stopped = False
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -108,11 +105,12 @@ class Exchange:
                 self._waiter = None
         return True
 
-    async def read(self, push: Push | None = None) -> bytes | None:
+    async def read(self, sink: Sink | None = None) -> bytes | None:
         """The body bytes that arrived since the last read, of a large backlog a part of about
         MAX_READ_BYTES; None at the end, b"" after `poke`.
 
-        push: gets what arrives while this waits, and the reader sleeps on; b"" after it returned False.
+        sink: gets what arrives while this waits, in the connection's own callback, and the reader sleeps on;
+        b"" after it returned False.
         What comes in one read with the end of the answer, and what is too much at once, is returned.
         Raises what `head` raises, after everything that arrived before the failure was returned.
         """
@@ -125,12 +123,12 @@ class Exchange:
                 raise self._error
             if self.ended:
                 return None
-            self._push = push
+            self._sink = sink
             waiter = self._waiter = self._loop.create_future()
             try:
                 await waiter
             finally:
-                self._push = self._waiter = None
+                self._sink = self._waiter = None
         # A poke is not answered by data: what came may be half an event, which says nothing to anybody.
         return self._taken(parts)
 
@@ -215,11 +213,11 @@ class Exchange:
 
     def take(self, body: bytes, chunk: bytes | None = None) -> bool:
         """`append` and `arrived` in one, for a reader that has everything and listens; False: none does.
-        chunk: see `Push`."""
-        push = self._push
-        if push is None or self._waiter is None or self.parts:
+        chunk: see `Sink`."""
+        sink = self._sink
+        if sink is None or self._waiter is None or self.parts:
             return False
-        if not push(body, chunk):
+        if not sink.push(body, chunk):
             self._stopped = True
             self._wake()
         return True
@@ -227,7 +225,7 @@ class Exchange:
     def arrived(self) -> None:
         """After all body bytes of one read of the connection were added."""
         parts = self.parts
-        if self._push is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
+        if self._sink is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
             self._wake()
             return
         data = parts[0] if len(parts) == 1 else b"".join(parts)

@@ -48,7 +48,7 @@ class InProcessLife:
 
     @property
     def progressed_at(self) -> float | None:
-        return self.ledger.progressed_at
+        return self.ledger.signs.seen_at
 
     @property
     def last_lines(self) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class InProcessLife:
         return self._clock.now()
 
     def progressed(self) -> None:
-        self.ledger.progressed_at = self._clock.now()
+        self.ledger.signs.at = self._clock.now()
 
     def first_token(self, stream: InProcessStream, *, whole: bool) -> float:
         now = self._clock.now()
