@@ -15,7 +15,7 @@ OPTIONS = RelayOptions(kind=EndpointKind.CHAT, id="ours", created=1000, model="m
 PARAMETERS = (
     "kind", "id", "created", "model", "include_usage", "num_choices", "num_prompts", "prompt_tokens_estimate",
     "keep_engine_id", "usage_per_choice", "translate_logprobs", "drop_alternatives", "strip_members",
-    "finish_aliases",
+    "finish_aliases", "shapes",
 )  # fmt: skip
 DONE = b"data: [DONE]\n\n"
 

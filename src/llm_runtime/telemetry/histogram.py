@@ -73,7 +73,11 @@ class Histogram:
 
         Raises ValueError if the number of buckets differs.
         """
-        self.counts = [mine + more for mine, more in zip(self.counts, counts, strict=True)]
+        if len(counts) != len(self.counts):
+            raise ValueError("not counted over the same edges")
+        for bucket, count in enumerate(counts):
+            if count:
+                self.counts[bucket] += count
         self.sum += total
 
     @property

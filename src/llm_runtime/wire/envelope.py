@@ -48,10 +48,20 @@ _translated: Final = bytes.translate
 class Envelope:
     """prefix, suffix: the raw ends; the suffix includes the blank line.
 
-    new_prefix, new_suffix: what clients get instead, where `as_read` is False.
+    new_prefix, new_suffix: what clients get instead, where `as_read` is False. finish_reason: of an event
+    that ends its choice. has_text: False where nothing may stand between the ends.
     """
 
-    __slots__ = ("as_read", "choice_index", "new_prefix", "new_suffix", "prefix", "suffix")
+    __slots__ = (
+        "as_read",
+        "choice_index",
+        "finish_reason",
+        "has_text",
+        "new_prefix",
+        "new_suffix",
+        "prefix",
+        "suffix",
+    )
 
     def __init__(
         self,
@@ -61,6 +71,8 @@ class Envelope:
         as_read: bool,
         new_prefix: bytes,
         new_suffix: bytes,
+        finish_reason: str | None = None,
+        has_text: bool = True,
     ) -> None:
         self.choice_index: Final = choice_index
         self.prefix: Final = prefix
@@ -68,6 +80,8 @@ class Envelope:
         self.as_read: Final = as_read
         self.new_prefix: Final = new_prefix
         self.new_suffix: Final = new_suffix
+        self.finish_reason: Final = finish_reason
+        self.has_text: Final = has_text
 
 
 def is_inside(text: bytes) -> bool:
@@ -104,6 +118,17 @@ def learn(raw: bytes, event: dict[str, Any], *, changed: bool) -> Envelope | Non
     if len(ends) != 2:
         return None
     return Envelope(index, prefix, suffix, False, ends[0], ends[1])
+
+
+def text_slot(raw: bytes, choice: dict[str, Any]) -> tuple[int, int] | None:
+    """Where in `raw`, one event with this choice alone, its only text begins and ends; None where there is no
+    text, or no telling where it stands."""
+    place = _changing_string(choice)
+    if place is None:
+        return None
+    holder, name = place
+    start, end = _slot(raw, name, holder[name])
+    return None if start < 0 else (start, end)
 
 
 def _slot(raw: bytes, name: str, text: str) -> tuple[int, int]:

@@ -73,6 +73,20 @@ class ChunkNormaliser:
         self.num_token_events = 0
 
     @property
+    def has_begun(self) -> bool:
+        return self.created is not None
+
+    def begin(self, id: str, created: int) -> None:
+        """What `accept` does for a first event of one choice that says these and the role, and no more."""
+        self.id, self.created = id, created
+        self._roles.add(0)
+        self.has_token = False
+
+    def finish(self, reason: str) -> None:
+        """The only choice has ended, with an event that needed no change."""
+        self.finished[0] = reason
+
+    @property
     def complete(self) -> bool:
         return len(self.finished) >= self._options.num_choices
 

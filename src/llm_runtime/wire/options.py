@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from llm_runtime.core.request import EndpointKind
+from llm_runtime.wire.shapes import Shapes
 
 TEXT_FINISH_REASONS: Final = frozenset({"stop", "length", "content_filter"})
 CHAT_FINISH_REASONS: Final = TEXT_FINISH_REASONS | {"tool_calls", "function_call"}
@@ -45,7 +46,8 @@ class RelayOptions:
     prompt_tokens_estimate: for an engine that never reports usage.
     usage_per_choice: see UsageMeter. translate_logprobs: legacy completions come with logprobs in
     chat shape (llama.cpp). drop_alternatives: only the chosen tokens' log probabilities were asked
-    for. strip_members: top-level members that clients never see.
+    for. strip_members: top-level members that clients never see. shapes: what streams of that engine's were
+    like for the same model and the same other options; None: each is learnt anew.
     is_chat, finish_reasons, chunk_object, body_object: what follows from the kind.
     """
 
@@ -65,6 +67,7 @@ class RelayOptions:
         "num_choices",
         "num_prompts",
         "prompt_tokens_estimate",
+        "shapes",
         "strip_members",
         "translate_logprobs",
         "usage_per_choice",
@@ -86,6 +89,7 @@ class RelayOptions:
         drop_alternatives: bool = False,
         strip_members: frozenset[str] = ENGINE_MEMBERS,
         finish_aliases: Mapping[str, str] = FINISH_ALIASES,
+        shapes: Shapes | None = None,
     ) -> None:
         self.kind: Final = kind
         self.id: Final = id
@@ -101,6 +105,7 @@ class RelayOptions:
         self.drop_alternatives: Final = drop_alternatives
         self.strip_members: Final = strip_members
         self.finish_aliases: Final = finish_aliases
+        self.shapes: Final = shapes
         self.is_chat: Final = kind is _CHAT
         self.finish_reasons: Final = CHAT_FINISH_REASONS if self.is_chat else TEXT_FINISH_REASONS
         self.chunk_object: Final = _CHUNK if self.is_chat else _TEXT

@@ -17,6 +17,7 @@ from llm_runtime.core.outcome import Usage
 from llm_runtime.wire.envelope import ASCII_AS_IT_IS, Envelope, is_inside, learn
 from llm_runtime.wire.events import ChunkNormaliser, Progress
 from llm_runtime.wire.options import RelayOptions
+from llm_runtime.wire.shapes import Shapes
 from llm_runtime.wire.sse import DONE, END, SseSplitter, is_single_line, is_utf8, read_event
 
 _MAX_ENVELOPES: Final = 512
@@ -43,6 +44,7 @@ class StreamRelay:
         "_num_relayed",
         "_options",
         "_prefix_lengths",
+        "_shapes",
         "_splitter",
         "done",
         "failure",
@@ -56,6 +58,8 @@ class StreamRelay:
         self._normaliser = ChunkNormaliser(options)
         self._splitter = SseSplitter()
         self._last: Envelope | None = None
+        alike = options.is_chat and options.num_choices == 1 and options.keep_engine_id
+        self._shapes = options.shapes if alike else None
         self._envelopes: dict[bytes, Envelope] = {}
         self._prefix_lengths: tuple[int, ...] = ()
         self._num_relayed = 0
@@ -147,11 +151,15 @@ class StreamRelay:
         envelope = self._known(event)
         if envelope is None:
             return self._inspect(event)
-        self._last = envelope
         text = event[len(envelope.prefix) : len(event) - len(envelope.suffix)]
         if text:
             self.has_token = True
             self._num_relayed += 1
+        if envelope.finish_reason is not None:
+            self._normaliser.finish(envelope.finish_reason)
+            self._forget_finished()
+        elif envelope.has_text:
+            self._last = envelope
         return event if envelope.as_read else envelope.new_prefix + text + envelope.new_suffix
 
     def _known(self, event: bytes) -> Envelope | None:
@@ -164,13 +172,17 @@ class StreamRelay:
         return None
 
     def _inspect(self, event: bytes) -> bytes:
+        normaliser, shapes = self._normaliser, self._shapes
+        is_first = not normaliser.has_begun
+        if shapes is not None and is_first and (opening := shapes.opening(event)) is not None:
+            self._begin(shapes, *opening)
+            return event
         parsed = read_event(event)
         if parsed is None:
             return b""
         if parsed is END:
             self._normaliser.require_complete()
             return self._end()
-        normaliser = self._normaliser
         changed = normaliser.accept(parsed)
         if changed is None:
             return b""
@@ -180,8 +192,28 @@ class StreamRelay:
         if is_single_line(event) and is_utf8(event):
             self._learn(event, parsed, changed=changed)
             if not changed:
+                if shapes is not None:
+                    self._remember(shapes, event, parsed, is_first=is_first)
                 return event
         return b"data: " + _dumps(parsed) + b"\n\n"
+
+    def _begin(self, shapes: Shapes, id: bytes, time: bytes) -> None:
+        """A stream like others: what they were like is known of it."""
+        self._normaliser.begin(id.decode(), int(time))
+        for envelope in shapes.envelopes(id, time):
+            self._add(envelope)
+
+    def _remember(self, shapes: Shapes, raw: bytes, event: dict[str, Any], *, is_first: bool) -> None:
+        """Of an event that was sent on as read, for other streams. So the first one says the role, and no
+        other does."""
+        choice = event["choices"][0]
+        if event.get("prompt_progress") or choice.get("logprobs"):
+            return  # and usage is never sent on as read
+        has_token = self._normaliser.has_token
+        if not is_first:
+            shapes.learn(raw, event, has_token=has_token)
+        elif not has_token and choice["finish_reason"] is None:
+            shapes.learn_opening(raw, event)
 
     def _left_over(self, event: bytes) -> bytes:
         """An event that the end of the stream cut from its blank line; half of one is no event."""
@@ -196,13 +228,16 @@ class StreamRelay:
         envelope = learn(raw, event, changed=changed)
         if envelope is None:
             return
+        self._add(envelope)
+        self._last = envelope
+
+    def _add(self, envelope: Envelope) -> None:
         if len(self._envelopes) >= _MAX_ENVELOPES:
             self._envelopes.clear()
         self._envelopes[envelope.prefix] = envelope
         length = len(envelope.prefix)
         if length not in self._prefix_lengths:
             self._prefix_lengths += (length,)
-        self._last = envelope
 
     def _forget_finished(self) -> None:
         """Text after a choice's end must not pass unseen."""

@@ -25,10 +25,12 @@ from llm_runtime.engines.openai.watch import UpstreamWatch
 from llm_runtime.engines.stream_run import StreamRun
 from llm_runtime.engines.upstream.client import Upstream
 from llm_runtime.engines.upstream.protocol import Limits
+from llm_runtime.wire.shapes import Shapes
 
 log = structlog.get_logger(__name__)
 
 NAME = "openai"
+MAX_SHAPES = 256
 LINGER_S = 1.0
 """How long a connection may go on after its answer was complete, for the last bytes of the transfer."""
 
@@ -75,6 +77,7 @@ class OpenAIBackend:
         self._paths = {kind: self._target.path(kind) for kind in EndpointKind}
         self._refusing = partial(refusal, upstream=self._target.name)
         self._streams: set[HttpStream] = set()
+        self._shapes: dict[tuple[EndpointKind, str, bool], Shapes] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._on_change: Callable[[], None] | None = None
@@ -157,11 +160,25 @@ class OpenAIBackend:
         name = self._names.get(request.model, request.model)
         body = upstream_body(request, name, self._default_max_tokens)
         call = upstream_call(
-            request, self._paths[request.kind], body, self._refusing, send_once=work.send_once
+            request,
+            self._paths[request.kind],
+            body,
+            self._refusing,
+            send_once=work.send_once,
+            shapes=self._shapes_for(request) if request.stream else None,
         )
         stream = HttpStream(self._upstream, call, work.lease, self)
         self._streams.add(stream)
         return stream
+
+    def _shapes_for(self, request: RuntimeRequest) -> Shapes:
+        key = (request.kind, request.model, request.include_usage)
+        shapes = self._shapes.get(key)
+        if shapes is None:
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes.clear()
+            shapes = self._shapes[key] = Shapes()
+        return shapes
 
     def signs_of_life(self) -> float | None:
         return self.signs.seen_at

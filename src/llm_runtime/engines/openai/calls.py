@@ -19,6 +19,7 @@ from llm_runtime.engines.upstream.exchange import Exchange
 from llm_runtime.wire.answers import AnswerReader, WholeBody, generation_reader, is_json
 from llm_runtime.wire.options import RelayOptions
 from llm_runtime.wire.plain_bodies import plain_reply
+from llm_runtime.wire.shapes import Shapes
 from llm_runtime.wire.typed_bodies import typed_stream_of_body
 from llm_runtime.wire.typed_events import TypedEventRelay
 
@@ -45,10 +46,16 @@ def upstream_body(request: RuntimeRequest, name: str, default_cap: int | None) -
 
 
 def upstream_call(
-    request: RuntimeRequest, path: str, body: dict[str, Any], refusing: Refusing, *, send_once: bool = False
+    request: RuntimeRequest,
+    path: str,
+    body: dict[str, Any],
+    refusing: Refusing,
+    *,
+    send_once: bool = False,
+    shapes: Shapes | None = None,
 ) -> EngineCall:
-    """refusing: makes an error of an exchange, its body and the request."""
-    asked = _Asked(request, _options(request), refusing)
+    """refusing: makes an error of an exchange, its body and the request. shapes: see `RelayOptions`."""
+    asked = _Asked(request, _options(request, shapes), refusing)
     return EngineCall(
         path,
         orjson.dumps(body),
@@ -85,7 +92,7 @@ class _Asked:
         return TypedEventRelay(options)
 
 
-def _options(request: RuntimeRequest) -> RelayOptions:
+def _options(request: RuntimeRequest, shapes: Shapes | None) -> RelayOptions:
     num_prompts = _num_prompts(request.body.get("prompt"))
     return RelayOptions(
         kind=request.kind,
@@ -97,6 +104,7 @@ def _options(request: RuntimeRequest) -> RelayOptions:
         num_prompts=num_prompts,
         prompt_tokens_estimate=request.num_prompt_tokens,
         strip_members=_NO_MEMBERS,
+        shapes=shapes,
     )
 
 
