@@ -177,7 +177,7 @@ def test_what_is_no_measurement_is_left_out(value: float | None) -> None:
 
 
 def test_counts_over_other_edges_are_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="same edges"):
         Histogram(E2E_EDGES_S).merge((1, 2, 3), 1.0)
 
 
