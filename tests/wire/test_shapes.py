@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llm_runtime.core.errors import LLMRuntimeError
 from llm_runtime.wire.relay import StreamRelay
-from llm_runtime.wire.shapes import MAX_OF_A_KIND, Shapes
+from llm_runtime.wire.shapes import MAX_OF_A_KIND, MAX_TRIES, Shapes
 from tests.wire.builders import DONE, OPTIONS, changed, frame
 
 CHUNK = "chat.completion.chunk"
@@ -67,6 +67,18 @@ def test_the_second_stream_is_known_by_its_bytes() -> None:
         assert raw[len(known.prefix) : -len(known.suffix)] in (b"x", b"y")
 
 
+def test_no_event_of_the_second_stream_is_learnt_anew() -> None:
+    shapes = Shapes()
+    StreamRelay(changed(OPTIONS, shapes=shapes)).feed(b"".join(stream("chat-1", 100, "a", "b", last="c")))
+    reader = StreamRelay(changed(OPTIONS, shapes=shapes))
+    role, text, finish, *_ = stream("chat-2", 200, "x", last="y")
+    assert reader.feed(role) == role
+    for event in (text, finish):
+        known = reader._known(event)
+        assert known is not None
+        assert event[len(known.prefix) : -len(known.suffix)] in (b"x", b"y")
+
+
 def test_nothing_is_kept_of_what_was_said() -> None:
     shapes = Shapes()
     for texts in (("secret",), ("secret", "secret"), ('se"cret',)):
@@ -101,13 +113,25 @@ def test_what_is_not_quite_like_it_is_parsed(raw: bytes) -> None:
     assert with_shapes == told(StreamRelay(OPTIONS), [raw, *follow])
 
 
-def test_an_engine_that_never_writes_alike_is_not_remembered_for_ever() -> None:
+def test_an_engine_that_never_writes_alike_is_not_learnt_from_for_ever() -> None:
     shapes = Shapes()
-    for number in range(50):
-        reads = stream("e1", 100, "a")
-        reads[1] = event("e1", 100, {"content": "a"}, number=number)
+    for number in range(MAX_TRIES):
+        raw = event("e1", 100, {"content": "a"}, number=number)
+        shapes.learn(raw, orjson.loads(raw[6:]), has_token=True)
+        assert len(shapes.envelopes(b"e", b"1")) <= MAX_OF_A_KIND
+    opening = event("e1", 100, {"role": "assistant"})
+    shapes.learn_opening(opening, orjson.loads(opening[6:]))
+    assert shapes.opening(opening) is None
+
+
+def test_an_engine_that_writes_alike_is_learnt_from_again_when_it_changes() -> None:
+    shapes = Shapes()
+    for number in range(5 * MAX_TRIES):
+        reads = stream(f"e{number}", 100 + number, "a", "b")
+        if number >= 4 * MAX_TRIES:
+            reads[1:3] = [event(f"e{number}", 100 + number, {"content": "a"}, new=True)] * 2
         StreamRelay(changed(OPTIONS, shapes=shapes)).feed(b"".join(reads))
-    assert len(shapes.envelopes(b"e", b"1")) <= MAX_OF_A_KIND
+    assert any(b"new" in known.suffix for known in shapes.envelopes(b"e", b"1"))
 
 
 IDS = st.sampled_from(["c-1", "c-2", "chatcmpl-0123", "1", "100", "m", "é", 'q"', "", "assistant", CHUNK])

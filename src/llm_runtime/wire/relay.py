@@ -38,6 +38,7 @@ class StreamRelay:
     """
 
     __slots__ = (
+        "_endings",
         "_envelopes",
         "_last",
         "_normaliser",
@@ -61,6 +62,7 @@ class StreamRelay:
         alike = options.is_chat and options.num_choices == 1 and options.keep_engine_id
         self._shapes = options.shapes if alike else None
         self._envelopes: dict[bytes, Envelope] = {}
+        self._endings: list[Envelope] = []
         self._prefix_lengths: tuple[int, ...] = ()
         self._num_relayed = 0
         self.has_token = False
@@ -169,6 +171,12 @@ class StreamRelay:
                 end = len(event) - len(envelope.suffix)
                 if end >= length and is_inside(event[length:end]):
                     return envelope
+        for ending in self._endings:  # which may begin as a text does
+            prefix, suffix = ending.prefix, ending.suffix
+            if event.startswith(prefix) and event.endswith(suffix):
+                end = len(event) - len(suffix)
+                if end >= len(prefix) and is_inside(event[len(prefix) : end]):
+                    return ending
         return None
 
     def _inspect(self, event: bytes) -> bytes:
@@ -201,7 +209,10 @@ class StreamRelay:
         """A stream like others: what they were like is known of it."""
         self._normaliser.begin(id.decode(), int(time))
         for envelope in shapes.envelopes(id, time):
-            self._add(envelope)
+            if envelope.finish_reason is None:
+                self._add(envelope)
+            else:
+                self._endings.append(envelope)
 
     def _remember(self, shapes: Shapes, raw: bytes, event: dict[str, Any], *, is_first: bool) -> None:
         """Of an event that was sent on as read, for other streams. So the first one says the role, and no
@@ -244,6 +255,7 @@ class StreamRelay:
         finished = self._normaliser.finished
         if self._options.num_choices == 1 and finished:
             self._envelopes.clear()
+            self._endings.clear()
             self._last = None
             return
         for prefix in [p for p, e in self._envelopes.items() if e.choice_index in finished]:
@@ -263,4 +275,5 @@ class StreamRelay:
         self.failure = error
         self._last = None
         self._envelopes.clear()
+        self._endings.clear()
         return error

@@ -15,6 +15,7 @@ import orjson
 from llm_runtime.wire.envelope import Envelope, text_slot
 
 MAX_OF_A_KIND: Final = 4
+MAX_TRIES: Final = 32
 _MAX_TIME_DIGITS: Final = 12
 _OTHER_ID: Final = "another-id"
 _OTHER_TIME: Final = 1
@@ -61,9 +62,11 @@ class Shapes:
     """Owned by a backend: of one model, for clients that ask alike, so that an event means the same to all
     streams it is used for. Only for answers of one choice whose events need no change."""
 
-    __slots__ = ("_later", "_openings")
+    __slots__ = ("_later", "_num_tries", "_openings")
 
     def __init__(self) -> None:
+        self._num_tries = MAX_TRIES
+        """How often may still be learnt: an engine that never writes alike is not worth the work."""
         self._openings: list[Pattern] = []
         self._later: list[Pattern] = []
 
@@ -76,6 +79,7 @@ class Shapes:
                 continue
             id, found, time = event[len(before) : len(event) - len(after)].partition(between)
             if found and _is_plain_id(id) and _is_time(time):
+                self._num_tries = min(self._num_tries + 1, MAX_TRIES)
                 return id, time
         return None
 
@@ -85,9 +89,7 @@ class Shapes:
 
     def learn_opening(self, raw: bytes, event: dict[str, Any]) -> None:
         """raw: a first event that was changed in nothing and brought no text. event: the same, parsed."""
-        pattern = _pattern(raw, event, len(raw), len(raw))
-        if pattern is not None:
-            _keep(self._openings, pattern)
+        self._keep(self._openings, raw, event, (len(raw), len(raw)))
 
     def learn(self, raw: bytes, event: dict[str, Any], *, has_token: bool) -> None:
         """The same of a later event, which says no role, no usage and no log probabilities."""
@@ -96,17 +98,20 @@ class Shapes:
             if has_token:
                 return  # somewhere there is what will be another text next time
             slot = (len(raw), len(raw))
+        self._keep(self._later, raw, event, slot)
+
+    def _keep(
+        self, patterns: list[Pattern], raw: bytes, event: dict[str, Any], slot: tuple[int, int]
+    ) -> None:
+        if self._num_tries <= 0:
+            return
+        self._num_tries -= 1
         pattern = _pattern(raw, event, *slot)
-        if pattern is not None:
-            _keep(self._later, pattern)
-
-
-def _keep(patterns: list[Pattern], pattern: Pattern) -> None:
-    if any(pattern.is_like(known) for known in patterns):
-        return
-    if len(patterns) >= MAX_OF_A_KIND:
-        del patterns[0]
-    patterns.append(pattern)
+        if pattern is None or any(pattern.is_like(known) for known in patterns):
+            return
+        if len(patterns) >= MAX_OF_A_KIND:
+            del patterns[0]
+        patterns.append(pattern)
 
 
 def _is_time(digits: bytes) -> bool:
