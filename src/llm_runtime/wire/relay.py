@@ -38,7 +38,6 @@ class StreamRelay:
     """
 
     __slots__ = (
-        "_endings",
         "_envelopes",
         "_last",
         "_normaliser",
@@ -47,6 +46,7 @@ class StreamRelay:
         "_prefix_lengths",
         "_shapes",
         "_splitter",
+        "_told",
         "done",
         "failure",
         "has_token",
@@ -62,7 +62,7 @@ class StreamRelay:
         alike = options.is_chat and options.num_choices == 1 and options.keep_engine_id
         self._shapes = options.shapes if alike else None
         self._envelopes: dict[bytes, Envelope] = {}
-        self._endings: list[Envelope] = []
+        self._told: list[Envelope] = []  # by other streams
         self._prefix_lengths: tuple[int, ...] = ()
         self._num_relayed = 0
         self.has_token = False
@@ -165,18 +165,13 @@ class StreamRelay:
         return event if envelope.as_read else envelope.new_prefix + text + envelope.new_suffix
 
     def _known(self, event: bytes) -> Envelope | None:
+        for told in self._told:  # few, and some of them begin alike
+            if event.startswith(told.prefix) and _is_in(event, told):
+                return told
         for length in self._prefix_lengths:
             envelope = self._envelopes.get(event[:length])
-            if envelope is not None and event.endswith(envelope.suffix):
-                end = len(event) - len(envelope.suffix)
-                if end >= length and is_inside(event[length:end]):
-                    return envelope
-        for ending in self._endings:  # which may begin as a text does
-            prefix, suffix = ending.prefix, ending.suffix
-            if event.startswith(prefix) and event.endswith(suffix):
-                end = len(event) - len(suffix)
-                if end >= len(prefix) and is_inside(event[len(prefix) : end]):
-                    return ending
+            if envelope is not None and _is_in(event, envelope):
+                return envelope
         return None
 
     def _inspect(self, event: bytes) -> bytes:
@@ -208,11 +203,7 @@ class StreamRelay:
     def _begin(self, shapes: Shapes, id: bytes, time: bytes) -> None:
         """A stream like others: what they were like is known of it."""
         self._normaliser.begin(id.decode(), int(time))
-        for envelope in shapes.envelopes(id, time):
-            if envelope.finish_reason is None:
-                self._add(envelope)
-            else:
-                self._endings.append(envelope)
+        self._told = shapes.envelopes(id, time)
 
     def _remember(self, shapes: Shapes, raw: bytes, event: dict[str, Any], *, is_first: bool) -> None:
         """Of an event that was sent on as read, for other streams. So the first one says the role, and no
@@ -239,10 +230,7 @@ class StreamRelay:
         envelope = learn(raw, event, changed=changed)
         if envelope is None:
             return
-        self._add(envelope)
         self._last = envelope
-
-    def _add(self, envelope: Envelope) -> None:
         if len(self._envelopes) >= _MAX_ENVELOPES:
             self._envelopes.clear()
         self._envelopes[envelope.prefix] = envelope
@@ -255,7 +243,7 @@ class StreamRelay:
         finished = self._normaliser.finished
         if self._options.num_choices == 1 and finished:
             self._envelopes.clear()
-            self._endings.clear()
+            self._told.clear()
             self._last = None
             return
         for prefix in [p for p, e in self._envelopes.items() if e.choice_index in finished]:
@@ -275,5 +263,12 @@ class StreamRelay:
         self.failure = error
         self._last = None
         self._envelopes.clear()
-        self._endings.clear()
+        self._told.clear()
         return error
+
+
+def _is_in(event: bytes, envelope: Envelope) -> bool:
+    """Whether an event that begins with this envelope's prefix is a string inside it."""
+    suffix = envelope.suffix
+    start, end = len(envelope.prefix), len(event) - len(suffix)
+    return end >= start and event.endswith(suffix) and is_inside(event[start:end])
