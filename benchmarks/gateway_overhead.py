@@ -139,7 +139,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         for name in PHASES:
             window_s = plan.window_s(name) or FULL.window_s(name)
             changes[f"{name}_s"] = window_s if name in options.phases else 0.0
-    return replace(plan, **changes, pinned=not options.no_pin)
+    return replace(plan, **changes, pinned=not options.no_pin, awake=options.awake)
 
 
 def _tell(turn: Turn) -> None:
@@ -173,6 +173,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, dest="rate_per_s", help="arriving streams per second")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--no-pin", action="store_true", help="let the kernel choose cores")
+    parser.add_argument("--awake", action="store_true",
+                        help="keep idle cores from being taken away: for a virtual machine")  # fmt: skip
     parser.add_argument("--soak", nargs="?", type=int, const=SOAK_REQUESTS, metavar="REQUESTS",
                         help="memory instead: so many requests, then readers that stall")  # fmt: skip
     parser.add_argument("--out", type=Path, help="JSON file; Markdown goes beside it")

@@ -15,7 +15,7 @@ class Plan:
 
     streams, num_tokens, gap_s: streams at once, tokens of each, seconds between them. concurrency:
     plain requests at once in the phase `plain`; plain_rate_per_s: arrivals of such in `paced`. rate_per_s:
-    arrivals of streams in the phase `poisson`.
+    arrivals of streams in the phase `poisson`. awake: see `awake.Awake`.
     """
 
     rounds: int = 7
@@ -33,6 +33,7 @@ class Plan:
     rate_per_s: float = 25.0
     seed: int = 1
     pinned: bool = True
+    awake: bool = False
 
     def window_s(self, phase: PhaseName) -> float:
         return {

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.overhead.awake import Awake, usable_cores
 from benchmarks.overhead.participants import Participant
 from benchmarks.overhead.plan import Plan
 from benchmarks.overhead.servers import Cores
@@ -24,7 +25,11 @@ def run_rounds(plan: Plan, participants: Sequence[Participant], told: Callable[[
     cores = Cores.choose(pinned=plan.pinned)
     turns: list[Turn] = []
     broken: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="overhead-") as folder, StubServer(cores, Path(folder)) as stub:
+    with (
+        tempfile.TemporaryDirectory(prefix="overhead-") as folder,
+        Awake(usable_cores() if plan.awake else ()),
+        StubServer(cores, Path(folder)) as stub,
+    ):
         bench = Bench(plan, cores, stub)
         for number in range(plan.rounds):
             for position in order(len(participants), number):

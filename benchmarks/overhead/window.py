@@ -49,7 +49,10 @@ class Window:
             cpu_s = after.participant_s - before.participant_s
         stub_s = after.stub_s - before.stub_s
         load_s = after.load_s - before.load_s
-        ours_s = (cpu_s or 0.0) + stub_s + load_s + after.driver_s - before.driver_s
+        if self._phase.driver_pid is not None:
+            ours_s = after.driver_s - before.driver_s  # it has started all the others
+        else:
+            ours_s = (cpu_s or 0.0) + stub_s + load_s
         foreign_s = max(0.0, after.machine_s - before.machine_s - ours_s)
         return Result(
             window_s=seconds,

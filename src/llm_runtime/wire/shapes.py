@@ -7,7 +7,6 @@ proven when it is learnt, by parsing what comes of it for another id and another
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import orjson
@@ -20,7 +19,12 @@ _MAX_TIME_DIGITS: Final = 12
 _OTHER_ID: Final = "another-id"
 _OTHER_TIME: Final = 1
 
-_is_plain_id: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,128}").fullmatch
+_MAX_ID_BYTES: Final = 128
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
+_PLAIN_AS_IT_IS: Final = bytes(byte if byte in _PLAIN else byte ^ 1 for byte in range(0x100))
+"""See `envelope.AS_IT_IS`."""
+
+_translated: Final = bytes.translate
 _loads: Final = orjson.loads
 
 
@@ -48,7 +52,7 @@ class Pattern:
 
     def envelope(self, id: bytes, time: bytes) -> Envelope:
         """Of the stream with this id and time."""
-        prefix = b"%b%b%b%b%b" % (self.before, id, self.between, time, self.after)
+        prefix = b"".join([self.before, id, self.between, time, self.after])
         suffix = self.suffix
         return Envelope(0, prefix, suffix, True, prefix, suffix, self.finish_reason, self.has_text)
 
@@ -79,7 +83,8 @@ class Shapes:
                 continue
             id, found, time = event[len(before) : len(event) - len(after)].partition(between)
             if found and _is_plain_id(id) and _is_time(time):
-                self._num_tries = min(self._num_tries + 1, MAX_TRIES)
+                if self._num_tries < MAX_TRIES:
+                    self._num_tries += 1
                 return id, time
         return None
 
@@ -112,6 +117,10 @@ class Shapes:
         if len(patterns) >= MAX_OF_A_KIND:
             del patterns[0]
         patterns.append(pattern)
+
+
+def _is_plain_id(id: bytes) -> bool:
+    return 0 < len(id) <= _MAX_ID_BYTES and _translated(id, _PLAIN_AS_IT_IS) is id
 
 
 def _is_time(digits: bytes) -> bool:
