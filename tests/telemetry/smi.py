@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from llm_runtime.telemetry.gpu import NvidiaSmiSampler
@@ -18,8 +19,17 @@ def smi(timeout_s: float = 5.0) -> NvidiaSmiSampler:
     return NvidiaSmiSampler(1.0, [NvidiaSmiReader(timeout_s=timeout_s)])
 
 
-def gone(pid: int) -> bool:
-    """Dead, or a zombie that only init has yet to reap."""
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    """Dead, or a zombie that only init has yet to reap; a signal takes effect when the kernel gets to it."""
+    deadline = time.monotonic() + within_s
+    while not _is_gone(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _is_gone(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGCONT)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
