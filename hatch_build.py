@@ -24,7 +24,7 @@ VARIABLE = "LLM_RUNTIME_COMPILE"
 SOURCES = Path("src")
 GROUP = "llm_runtime"
 LINK_TIME_OPTIMISATION = ["-flto=auto", "-fno-semantic-interposition", "-fvisibility=hidden"]
-"""The modules call each other for every token: 6 per cent fewer instructions for a plain request."""
+"""The modules call each other for every token."""
 OFF = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -92,7 +92,7 @@ def compile_modules(modules: Iterable[str], sources: Path, folder: Path) -> dict
 def _is_gcc() -> bool:
     """Whether the C compiler is GCC, as far as its name says; others want other words."""
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or ""
-    return sys.platform == "linux" and "gcc" in Path(compiler.split()[0]).name if compiler.split() else False
+    return sys.platform == "linux" and "gcc" in Path(compiler.partition(" ")[0]).name
 
 
 if __name__ == "__main__":

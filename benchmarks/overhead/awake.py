@@ -1,9 +1,9 @@
 """Keeps the machine's cores awake between tokens.
 
 A virtual core that has nothing to do is given to somebody else; who wakes it up again pays for the way
-there and for cold caches, by turns a little and seven times as much. Processes of the kernel's idle class
-give way to anything else, and leave the core where it is, for the price of one more switch between processes
-at each wake-up. What `idle=poll` does for a kernel of one's own.
+there and for cold caches, now little and now a multiple. Processes of the kernel's idle class give way
+to anything else, and leave the core where it is, for the price of one more switch between processes at each
+wake-up. What `idle=poll` does for a kernel of one's own.
 """
 
 from __future__ import annotations

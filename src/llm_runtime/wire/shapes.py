@@ -13,7 +13,8 @@ import orjson
 
 from llm_runtime.wire.envelope import Envelope, text_slot
 
-MAX_OF_A_KIND: Final = 4
+MAX_OF_A_KIND: Final = 8
+"""A text, the arguments of a tool, and each reason to end, with one to spare for another version."""
 MAX_TRIES: Final = 32
 _MAX_TIME_DIGITS: Final = 12
 _OTHER_ID: Final = "another-id"
