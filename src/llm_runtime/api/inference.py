@@ -21,7 +21,14 @@ from llm_runtime.admission.tenants import Tenants
 from llm_runtime.api.limits import RequestLimits, declared_slo, max_attempts_of, num_retries
 from llm_runtime.api.services import Services
 from llm_runtime.api.translation import Translation
-from llm_runtime.core.errors import BodyTimeout, BodyTooLarge, ClientGone, LLMRuntimeError, RateLimited
+from llm_runtime.core.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    ClientGone,
+    LLMRuntimeError,
+    RateLimited,
+    forget_frames,
+)
 from llm_runtime.core.events import Events
 from llm_runtime.core.request import DEFAULT_PRIORITY, EndpointKind, RuntimeRequest
 from llm_runtime.runtime.handles import CompletionHandle
@@ -181,16 +188,17 @@ class InferenceEndpoint:
                     cycle.reply(lines, reply)
             if handle.cut_off:
                 await abort_connection(call.scope, call.send)
-        except ClientGone:
-            self._refused(call.request, ClientGone.reason, 499)
         except LLMRuntimeError as error:
             await self._answer_error(call, error)
+            forget_frames(error)
         except Exception:
             log.exception("request.crashed", request_id=call.id)
             await self._answer_error(call, INTERNAL_ERROR)
 
     async def _answer_error(self, call: _Call, error: LLMRuntimeError) -> None:
         self._refused(call.request, error.reason, row_of(error).status)
+        if isinstance(error, ClientGone):
+            return
         extra = await self._told(error, call)
         write = self._dialect.error_body
         if call.request is None and isinstance(error, BodyTooLarge | BodyTimeout):
@@ -330,9 +338,10 @@ class InferenceEndpoint:
                 async with DisconnectWatch(call.receive, handle.client_gone):
                     with handle:
                         await writer.run(_source(handle, call.translation))
-        except LLMRuntimeError:
+        except LLMRuntimeError as error:
             if not writer.started:
                 raise
+            forget_frames(error)
         except Exception:
             if not writer.started:
                 raise

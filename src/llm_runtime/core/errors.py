@@ -249,3 +249,14 @@ class ConfigError(LLMRuntimeError):
     """Start-up only. The message names the key, the value and the fix."""
 
     reason = "config_error"
+
+
+def forget_frames(error: BaseException) -> None:
+    """For who has dealt with it. A traceback keeps alive whatever the frames held that the error passed
+    through, and something of that often holds the error: memory that only the collector could free."""
+    chain: list[BaseException] = [error]
+    while chain:
+        each = chain.pop()
+        if each.__traceback__ is not None:
+            each.__traceback__ = None
+            chain += [other for other in (each.__cause__, each.__context__) if other is not None]

@@ -65,6 +65,7 @@ class MockBatch:
         if stream not in self._live:
             return
         self._live.remove(stream)
+        stream.leave()
         stream.fail(BackendError("The request was cancelled.", reason="cancelled"))
         if not self._live:
             self._stop()
@@ -75,6 +76,7 @@ class MockBatch:
         streams, self._live = self._live, []
         self._stop()
         for stream in streams:
+            stream.leave()
             stream.fail(error)
             stream.lease.free()
 
@@ -105,6 +107,7 @@ class MockBatch:
         if not self._live:
             self._on_over(self._next_at)  # before the last lease: its end may bring the next batch
         for stream in ended:
+            stream.leave()
             stream.lease.free()
 
     def _drained(self) -> None:

@@ -110,6 +110,10 @@ class MockStream:
         if self._items:
             self._wake()
 
+    def leave(self) -> None:
+        """The batch goes on without it: whether it is read is nobody's business any more."""
+        self._on_drained = _nobody
+
     def fail(self, error: BackendError) -> None:
         """No more will come; the reader gets the error once it has read what is there."""
         if self._end is None:
@@ -204,3 +208,6 @@ def _encoder_for(request: RuntimeRequest) -> ChunkEncoder:
         request.model,
         include_usage=request.include_usage,
     )
+
+
+def _nobody() -> None: ...

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from llm_runtime.core.clock import Clock
-from llm_runtime.core.errors import ClientGone, LLMRuntimeError
+from llm_runtime.core.errors import ClientGone, LLMRuntimeError, forget_frames
 from llm_runtime.core.lease import Lease
 from llm_runtime.core.outcome import Outcome, RequestRecord, Usage
 from llm_runtime.core.request import RuntimeRequest
@@ -91,16 +91,21 @@ class RequestHandle(TokenSink):
             if isinstance(error, asyncio.CancelledError) and not others_cancel_too:
                 error, swallow = self._error, True
         self._end(error)
+        if swallow and error is not None:
+            forget_frames(error)
         return swallow
 
     def _end(self, error: BaseException | None) -> None:
         self._task = None
         if self._timer is not None:
             self._timer.cancel()
+        if self._push_to is not None:
+            self._push_to(None)  # it refers back to this object
         self._abandon()
         self.timeline.finished_at = self._now()
         outcome, reason = self._outcome(error)
         self._judge(outcome)
+        self._error = None  # its traceback refers back to this object
         counts = self.timeline.itl_counts
         self._settle(
             RequestRecord(

@@ -130,11 +130,11 @@ class ServerProtocol(asyncio.Protocol):
         self.server_state.connections.discard(cast(Any, self))
         if self._timer is not None:
             self._timer.cancel()
-        self._parser = None  # it refers back to this object
         self.resume_writing()
         for cycle in (*self._tasks, *self._waiting):
             cycle.lost()
         self._waiting.clear()
+        self._parser = self._cycle = None  # both refer back to this object
 
     def pause_writing(self) -> None:
         self._flow.paused = True
