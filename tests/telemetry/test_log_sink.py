@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import select
 import threading
+import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
-from llm_runtime.telemetry.log_sink import PIPE_SLICE, LineSink
+from llm_runtime.telemetry.log_sink import GATHER_S, MAX_GATHERED, PIPE_SLICE, LineSink
 
 
 class Disk(io.BytesIO):
@@ -47,16 +49,94 @@ def lost(number: int) -> dict[str, Any]:
     return {"level": "error", "event": "log.lost", "lines": number}
 
 
+class Counting(Disk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        self.writes.append(bytes(data))
+        return super().write(data)
+
+
 def test_a_line_is_one_write() -> None:
-    writes: list[bytes] = []
+    disk = Counting()
+    LineSink(disk).write(line(a=1))
+    assert disk.writes == [b'{"a": 1}\n']
 
-    class Counting(Disk):
-        def write(self, data: Any) -> int:
-            writes.append(bytes(data))
-            return super().write(data)
 
-    LineSink(Counting()).write(line(a=1))
-    assert writes == [b'{"a": 1}\n']
+async def test_the_first_goes_at_once_and_those_that_follow_go_together() -> None:
+    disk = Counting()
+    sink = LineSink(disk)
+    for number in range(10):
+        sink.gather(line(number=number))
+    assert disk.lines == [{"number": 0}]
+    await asyncio.sleep(2 * GATHER_S)
+    assert disk.lines == [{"number": number} for number in range(10)]
+    assert len(disk.writes) == 2
+    await asyncio.sleep(2 * GATHER_S)
+    sink.gather(line(number="rare"))
+    assert disk.lines[-1] == {"number": "rare"}
+
+
+async def test_what_is_written_at_once_comes_after_what_was_gathered() -> None:
+    disk = Counting()
+    sink = LineSink(disk)
+    for number in range(3):
+        sink.gather(line(number=number))
+    sink.write(line(number="at once"))
+    assert disk.lines == [{"number": 0}, {"number": 1}, {"number": 2}, {"number": "at once"}]
+    await asyncio.sleep(2 * GATHER_S)
+    assert len(disk.writes) == 2
+
+
+async def test_only_so_many_are_gathered() -> None:
+    disk = Counting()
+    sink = LineSink(disk)
+    for number in range(2 + MAX_GATHERED):
+        sink.gather(line(number=number))
+    assert len(disk.lines) == 2 + MAX_GATHERED
+    assert len(disk.writes) == 2
+
+
+async def test_gathered_lines_that_find_no_room_are_each_counted() -> None:
+    disk = Disk()
+    sink = LineSink(disk)
+    disk.full = True
+    for number in range(4):
+        sink.gather(line(number=number))
+    sink.flush()
+    assert sink.num_lost == 4
+    disk.full = False
+    sink.write(line(event="back"))
+    assert disk.lines == [lost(4), {"event": "back"}]
+
+
+def test_gathered_lines_are_not_lost_with_their_loop() -> None:
+    disk = Counting()
+    sink = LineSink(disk)
+
+    async def tell(*numbers: int) -> None:
+        for number in numbers:
+            sink.gather(line(number=number))
+
+    asyncio.run(tell(0, 1))
+    assert disk.lines == [{"number": 0}]
+    time.sleep(3 * GATHER_S)
+    asyncio.run(tell(2))
+    assert disk.lines == [{"number": 0}, {"number": 1}, {"number": 2}]
+    sink.gather(line(number=3))  # where no loop runs
+    sink.gather(line(number=4))
+    sink.flush()
+    assert disk.lines[3:] == [{"number": 3}, {"number": 4}]
+
+
+def test_without_a_loop_nothing_waits() -> None:
+    disk = Counting()
+    sink = LineSink(disk)
+    for number in range(3):
+        sink.gather(line(number=number))
+    assert len(disk.writes) == 3
 
 
 def test_what_a_full_disk_refuses_is_counted_and_told_later() -> None:

@@ -60,8 +60,9 @@ class LineLog:
         self._sink.write(self._render(stamped, vetted))
 
     def put(self, line: bytes) -> None:
-        """One line that is finished, vetted, and byte for byte what `write` would have made of it."""
-        self._sink.write(line)
+        """One line that is finished, vetted, and byte for byte what `write` would have made of it; under load
+        it waits a moment for others (`LineSink.gather`)."""
+        self._sink.gather(line)
 
     def stamp(self) -> str:
         """Now, as lines tell it. From any thread."""
