@@ -15,7 +15,7 @@ from benchmarks.overhead.plan import QUICK, PhaseName
 from benchmarks.overhead.servers import Cores, Server, free_port, wait_until_serving
 from benchmarks.overhead.turn import Bench, StubServer, run_load
 
-FEW_SLOTS = {"LLM_RUNTIME_ENGINES__OPENAI__CONCURRENCY": "12"}
+FEW_SLOTS = {"LLM_RUNTIME_ENGINES__NATIVE_BACKEND_CONCURRENCY": "12"}
 KINDS: tuple[tuple[str, dict[str, str]], ...] = (
     (participants.OURS, {}),
     (participants.REWRITE, {}),
