@@ -19,6 +19,9 @@ ITL_BUCKETS_S: Final[tuple[float, ...]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0, 60.0,
 )  # fmt: skip
 
+_NEVER: Final = -1e300
+"""For an instant that every token moves: a number is written in place, while one or nothing is an object."""
+
 
 class Timeline:
     """Mutable while the request lives; written only by the request's own task and the dispatcher."""
@@ -27,6 +30,7 @@ class Timeline:
         "_above_s",
         "_bucket",
         "_counts",
+        "_last_at",
         "_num_alike",
         "_up_to_s",
         "arrived_at",
@@ -34,29 +38,29 @@ class Timeline:
         "finished_at",
         "first_token_at",
         "itl_sum_s",
-        "last_token_at",
         "queued_at",
     )
 
     def __init__(self, arrived_at: float) -> None:
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
+        self.first_token_at: float | None = None
+        self._last_at = _NEVER
+        # Gaps are alike: that of the last one is mostly the bucket of the next, so they are counted in runs.
+        self._above_s = self._up_to_s = 0.0
+        self._num_alike = 0
+        self.itl_sum_s = 0.0
+        self._bucket = 0
+        self._counts: list[int] | None = None
         self.arrived_at = arrived_at
         self.queued_at: float | None = None
         self.dispatched_at: float | None = None
-        self.first_token_at: float | None = None
-        self.last_token_at: float | None = None
         self.finished_at: float | None = None
-        self.itl_sum_s = 0.0
-        self._counts: list[int] | None = None
-        # Gaps are alike: that of the last one is mostly the bucket of the next, so they are counted in runs.
-        self._bucket = 0
-        self._num_alike = 0
-        self._above_s = self._up_to_s = 0.0
 
     def token(self, now: float) -> None:
         """Notes that a wake-up brought at least one token."""
-        last = self.last_token_at
-        self.last_token_at = now
-        if last is None:
+        last = self._last_at
+        self._last_at = now
+        if last == _NEVER:
             self.first_token_at = now
             return
         gap = now - last
@@ -64,6 +68,15 @@ class Timeline:
             self._find_bucket(gap)
         self._num_alike += 1
         self.itl_sum_s += gap
+
+    @property
+    def last_token_at(self) -> float | None:
+        last = self._last_at
+        return None if last == _NEVER else last
+
+    @last_token_at.setter
+    def last_token_at(self, at: float | None) -> None:
+        self._last_at = _NEVER if at is None else at
 
     @property
     def itl_counts(self) -> list[int] | None:

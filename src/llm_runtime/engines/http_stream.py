@@ -111,9 +111,15 @@ class HttpStream(Sink):
     """Pulled by its request's own task; cancelled through its run. See `base.EngineStream`."""
 
     def __init__(self, upstream: Requester, call: EngineCall, lease: Lease, owner: StreamOwner) -> None:
-        self.finished: Finished | None = None
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
+        self._sink: TokenSink | None = None
+        self._relay: StreamRelay | None = None
+        """The reader, if it is one."""
+        self._signs = owner.signs
+        self._now = owner.now
         self.has_token = False
         self.first_token_at: float | None = None
+        self.finished: Finished | None = None
         self.lease = lease
         self.exchange: Exchange | None = None
         self.answered = False
@@ -121,14 +127,9 @@ class HttpStream(Sink):
         self._upstream = upstream
         self._call = call
         self._owner = owner
-        self._now = owner.now
-        self._signs = owner.signs
         self._reader: AnswerReader | None = None
-        self._relay: StreamRelay | None = None
-        """The reader, if it is one."""
         if call.reader is None:
             self._read_by(AssembledReply(call.options) if call.assemble else StreamRelay(call.options))
-        self._sink: TokenSink | None = None
         self._held: bytes | Exception | None = None
         self._failure: LLMRuntimeError | None = None
         self._has_head = False

@@ -63,6 +63,10 @@ class Pace:
         limits, stream, arrived_at = request.limits, request.stream, timeline.arrived_at
         if not stream:
             keep_alive_s = None
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
+        self.engine_at = self.client_at = arrived_at
+        self.begun = False
+        self.pulling = False
         self._limits: Final = limits
         self._stream: Final = stream
         self._timeline: Final = timeline
@@ -85,9 +89,6 @@ class Pace:
             first_s = total_s
         self.first_look_at = arrived_at + first_s
         """Nothing can be due before this instant."""
-        self.pulling = False
-        self.engine_at = self.client_at = arrived_at
-        self.begun = False
         self.written = False
         self.ending = False
 

@@ -45,8 +45,11 @@ class RequestHandle(TokenSink):
         keep_alive_s: float | None = None,
         write_stall_s: float | None = None,
     ) -> None:
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
+        self._sink: Sink | None = None
+        self.timeline = timeline = Timeline(request.arrived_at)
+        self._pace = Pace(request, timeline, keep_alive_s=keep_alive_s, write_stall_s=write_stall_s)
         self.request = request
-        self.timeline = Timeline(request.arrived_at)
         self.keep_alive_due = False
         self.cut_off = False
         self.replica: str | None = None
@@ -55,11 +58,9 @@ class RequestHandle(TokenSink):
         self._dispatcher = dispatcher
         self._now = clock.now
         self._settle = settle
-        self._pace = Pace(request, self.timeline, keep_alive_s=keep_alive_s, write_stall_s=write_stall_s)
         self._run: Run | None = None
         self._stream: EngineStream | None = None
         self._push_to: Callable[[TokenSink | None], None] | None = None
-        self._sink: Sink | None = None
         self._grant: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -87,7 +87,11 @@ class Cycle(Sink):
         expects_continue: bool = False,
     ) -> None:
         """is_head: the method is HEAD. is_old: it came over HTTP/1.0."""
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
         self.flow: Final = flow
+        self.disconnected = False
+        self._in_chunks = False
+        """The body is in chunked coding, and the head is out."""
         self.headers: Final = headers
         self.endpoint: Endpoint | None = None
         self.scope: Scope = _NO_SCOPE
@@ -95,7 +99,6 @@ class Cycle(Sink):
         self.more_body = True
         self.started = False
         self.complete = False
-        self.disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
         self._wire: Final = wire
         self._is_head: Final = is_head
@@ -106,7 +109,6 @@ class Cycle(Sink):
         self._news: asyncio.Event | None = None
         self._head = b""  # waits for the first piece of the body
         self._chunked = False
-        self._in_chunks = False  # and the head is out
         self._left_bytes: int | None = None  # of the announced length
 
     # ---- from the connection

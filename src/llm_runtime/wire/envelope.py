@@ -74,10 +74,11 @@ class Envelope:
         finish_reason: str | None = None,
         has_text: bool = True,
     ) -> None:
-        self.choice_index: Final = choice_index
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
         self.prefix: Final = prefix
         self.suffix: Final = suffix
         self.as_read: Final = as_read
+        self.choice_index: Final = choice_index
         self.new_prefix: Final = new_prefix
         self.new_suffix: Final = new_suffix
         self.finish_reason: Final = finish_reason

@@ -39,6 +39,7 @@ class StreamRelay:
 
     __slots__ = (
         "_envelopes",
+        "_in_event",
         "_last",
         "_normaliser",
         "_num_relayed",
@@ -55,19 +56,21 @@ class StreamRelay:
     failed = False  # a chat stream that fails raises; see AnswerReader
 
     def __init__(self, options: RelayOptions) -> None:
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
+        self._last: Envelope | None = None
+        self._in_event = False
+        self.has_token = False
+        self.done = False
+        self._num_relayed = 0
+        self.failure: LLMRuntimeError | None = None
         self._options = options
         self._normaliser = ChunkNormaliser(options)
         self._splitter = SseSplitter()
-        self._last: Envelope | None = None
         alike = options.is_chat and options.num_choices == 1 and options.keep_engine_id
         self._shapes = options.shapes if alike else None
         self._envelopes: dict[bytes, Envelope] = {}
         self._told: list[Envelope] = []  # by other streams
         self._prefix_lengths: tuple[int, ...] = ()
-        self._num_relayed = 0
-        self.has_token = False
-        self.done = False
-        self.failure: LLMRuntimeError | None = None
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to send for one read of the engine's stream; b"" when nothing is due yet.
@@ -76,7 +79,7 @@ class StreamRelay:
         the relay is at its end.
         """
         last = self._last
-        if last is not None and not self._splitter.tail:
+        if last is not None and not self._in_event:
             prefix, suffix = last.prefix, last.suffix
             if data.startswith(prefix) and data.endswith(suffix):
                 text = data[len(prefix) : len(data) - len(suffix)]
@@ -139,7 +142,9 @@ class StreamRelay:
             return b""
         out: list[bytes] = []
         try:
-            for event in self._splitter.feed(data):
+            events = self._splitter.feed(data)
+            self._in_event = self._splitter.tail != b""
+            for event in events:
                 if self.done:
                     break
                 out.append(self._event(event))

@@ -57,6 +57,13 @@ class Exchange:
 
     def __init__(self, payload: bytes, same_process: Callable[[], bool] | None) -> None:
         """payload: the whole encoded request, kept until an answer begins (it may be sent twice)."""
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
+        self._sink: Sink | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.num_buffered = 0
+        """Body bytes that arrived and are not read yet; the connection adds to both."""
+        self.parts: list[bytes] = []
+        self._stopped = False
         self.payload = payload
         self.same_process = same_process
         self.status = 0
@@ -73,17 +80,11 @@ class Exchange:
         """Whether no more bytes will come; what has arrived may still have to be read."""
         self.lost = False
         """Whether the connection went away under it: perhaps the engine died of this request."""
-        self.parts: list[bytes] = []
-        self.num_buffered = 0
-        """Body bytes that arrived and are not read yet; the connection adds to both."""
         self.on_first_byte: Callable[[], None] | None = None
         self.on_closed: Callable[[], None] | None = None
         self._carrier: Carrier | None = None
         self._error: LLMRuntimeError | None = None
         self._poked = False
-        self._sink: Sink | None = None
-        self._stopped = False
-        self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     async def head(self) -> bool:
@@ -215,7 +216,7 @@ class Exchange:
         """`append` and `arrived` in one, for a reader that has everything and listens; False: none does.
         chunk: see `Sink`."""
         sink = self._sink
-        if sink is None or self._waiter is None or self.parts:
+        if sink is None or self._waiter is None or self.num_buffered:
             return False
         if not sink.push(body, chunk):
             self._stopped = True

@@ -84,18 +84,19 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(self, home: Home) -> None:
-        self._home = home
-        self._limits = home.limits
-        self._transport: asyncio.Transport | None = None
-        self._parser: httptools.HttpResponseParser | None = None
+        # First what every token looks at: compiled, these lie side by side in memory, in this order.
         self._exchange: Exchange | None = None
-        self._num_answers = 0
+        self._parser: httptools.HttpResponseParser | None = None
+        self._between_chunks = False  # of a chunked body; unless bytes of the next one's head came
         self._num_bytes = 0  # of the answer at hand
+        self._limits = home.limits
+        self._home = home
+        self._transport: asyncio.Transport | None = None
+        self._num_answers = 0
         self._surplus = False  # bytes came after its end
         self._complete = False
         self._keep_alive = False
         self._ends_at_eof = False
-        self._between_chunks = False  # of a chunked body; unless bytes of the next one's head came
         self._paused = False
         self.idle_since = 0.0
 
