@@ -91,7 +91,7 @@ async def test_a_load_is_sampled_while_it_runs() -> None:
     assert max(sample["running"] for sample in samples) >= 1
     instants = [sample["at_s"] for sample in samples]
     assert instants == sorted(instants)
-    assert instants[-1] <= measured.result.end_s
+    assert instants[-1] <= measured.result.end_s + 0.001  # instants are told in milliseconds
 
 
 async def test_pages_beside_the_target_are_sampled_and_say_their_version() -> None:
