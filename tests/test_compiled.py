@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from hatch_build import paths_of
+from hatch_build import RECORD_PROFILE, USE_PROFILE, paths_of, profile
 from llm_runtime.core import build
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +34,31 @@ def test_none_is_listed_twice_and_the_list_is_in_order() -> None:
 
 def test_the_module_that_says_so_is_compiled_with_the_others() -> None:
     assert build.__name__ in listed()
+
+
+@pytest.mark.parametrize(
+    ("word", "folder", "flags"),
+    [("1", "", []), ("1", "seen", USE_PROFILE), ("record", "seen", RECORD_PROFILE)],
+)
+def test_a_profile_is_recorded_or_used_only_where_its_folder_is_named(
+    monkeypatch: pytest.MonkeyPatch, word: str, folder: str, flags: list[str]
+) -> None:
+    monkeypatch.setenv("CC", "gcc")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("LLM_RUNTIME_COMPILE", word)
+    monkeypatch.setenv("LLM_RUNTIME_PROFILE", folder)
+    assert profile() == (Path(folder).absolute() if folder else None, flags)
+
+
+@pytest.mark.parametrize(("compiler", "folder"), [("gcc", ""), ("clang", "seen")])
+def test_recording_without_a_folder_or_without_gcc_is_refused(
+    monkeypatch: pytest.MonkeyPatch, compiler: str, folder: str
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("LLM_RUNTIME_COMPILE", "record")
+    monkeypatch.setenv("LLM_RUNTIME_PROFILE", folder)
+    with pytest.raises(SystemExit, match="needs GCC"):
+        profile()
 
 
 @compiled_only
