@@ -112,6 +112,26 @@ async def test_gathered_lines_that_find_no_room_are_each_counted() -> None:
     assert disk.lines == [lost(4), {"event": "back"}]
 
 
+async def test_gathered_lines_are_not_cut_where_others_write_to_the_same_pipe() -> None:
+    writes: list[bytes] = []
+
+    class Recording(io.FileIO):
+        def write(self, data: Any) -> int:
+            writes.append(bytes(data))
+            return super().write(data) or 0
+
+    read_end, write_end = os.pipe()
+    with Recording(write_end, "w") as pipe:
+        sink = LineSink(pipe)
+        for number in range(MAX_GATHERED):
+            sink.gather(line(number=number, fill="x" * 300))
+        sink.flush()
+        assert len(read_available(read_end).splitlines()) == MAX_GATHERED
+    os.close(read_end)
+    assert 2 < len(writes) < MAX_GATHERED
+    assert all(data.endswith(b"\n") and len(data) <= PIPE_SLICE for data in writes)
+
+
 def test_gathered_lines_are_not_lost_with_their_loop() -> None:
     disk = Counting()
     sink = LineSink(disk)

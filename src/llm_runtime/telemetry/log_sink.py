@@ -69,7 +69,8 @@ class LineSink:
             # A loop that has ended since will not call any more.
             is_late = self._due_at is not None and now >= self._due_at + GATHER_S
             if is_late or len(self._gathered) >= MAX_GATHERED:
-                self._due_at = None if is_late else self._due_at
+                if is_late:
+                    self._due_at = None
                 self.write(line)
                 return
             self._gathered.append(line)
@@ -124,6 +125,13 @@ class LineSink:
             if data and not self._send(data):
                 self.num_lost += data.count(b"\n")
 
+    def _first_of(self, data: bytes) -> bytes:
+        """What goes in one write: whole lines where they fit, so that no other writer gets into one."""
+        limit = self._slice
+        if limit is None or len(data) <= limit:
+            return data
+        return data[: data.rfind(b"\n", 0, limit) + 1 or limit]
+
     def _send(self, data: bytes) -> bool:
         """False if the stream refused. What only has to wait is kept as pending."""
         if self._mid_line and not self._pending:
@@ -132,7 +140,7 @@ class LineSink:
         self._pending = b""
         try:
             while data and self._writable():
-                num_written = self._stream.write(data[: self._slice])
+                num_written = self._stream.write(self._first_of(data))
                 if not num_written:
                     break
                 self._mid_line = data[num_written - 1] != ord("\n")
