@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from tests.engines.openai.upstreams import Answer, fake_upstream, gateway, reply, send_stream, sing
 from tests.engines.upstream.stubs import Peer
 from tests.support.http import ask, chat_body, connected, post
-from tests.support.server import serve
+from tests.support.server import Served, serve
 from tests.wire.builders import ROLE, text
 
 NUM = 8
@@ -40,6 +40,17 @@ def leftovers() -> Iterator[Counter[str]]:
         gc.garbage.clear()
         gc.enable()
         gc.collect()
+
+
+async def left_by(served: Served, once: Callable[[], Awaitable[object]]) -> Counter[str]:
+    """What is left of NUM requests of a kind, after one that is not counted."""
+    await once()
+    await served.at_rest()
+    with leftovers() as found:
+        for _ in range(NUM):
+            await once()
+        await served.at_rest()
+    return found
 
 
 def _is_ours(kind: type) -> bool:
@@ -85,26 +96,14 @@ BAD = post(b"{")
 )
 async def test_answered_by_an_upstream(answer: Answer, request_: bytes) -> None:
     async with fake_upstream(answer) as fake, gateway(fake) as served:
-        await ask(served.port, request_)
-        await served.at_rest()
-        with leftovers() as found:
-            for _ in range(NUM):
-                await ask(served.port, request_)
-            await served.at_rest()
-        assert not found
+        assert not await left_by(served, lambda: ask(served.port, request_))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_answered_by_an_engine_of_ours(stream: bool) -> None:
     async with serve() as served:
         body: Any = post(chat_body(served.model, stream=stream, max_tokens=4))
-        await ask(served.port, body)
-        await served.at_rest()
-        with leftovers() as found:
-            for _ in range(NUM):
-                await ask(served.port, body)
-            await served.at_rest()
-        assert not found
+        assert not await left_by(served, lambda: ask(served.port, body))
 
 
 async def test_left_by_its_client() -> None:
@@ -121,11 +120,6 @@ async def test_left_by_its_client() -> None:
                 await client.send(STREAM)
                 await client.until(b"Blue ")
 
-        await leave()
-        await served.at_rest()
-        with leftovers() as found:
-            for _ in range(NUM):
-                await leave()
-            await served.at_rest()
+        found = await left_by(served, leave)
         hold.set()
         assert not found
