@@ -26,6 +26,7 @@ from benchmarks.overhead.plan import FULL, PHASES, QUICK, Plan  # noqa: E402
 from benchmarks.overhead.rounds import run_rounds  # noqa: E402
 from benchmarks.overhead.soak import soak  # noqa: E402
 from benchmarks.overhead.summary import summarise  # noqa: E402
+from benchmarks.overhead.together import TOGETHER, run_together  # noqa: E402
 from benchmarks.overhead.turn import Turn  # noqa: E402
 from llm_runtime.bench import facts  # noqa: E402
 from llm_runtime.bench.files import write_json  # noqa: E402
@@ -55,7 +56,11 @@ def _measure(
 ) -> int:
     chosen = [one for one in chosen if set(one.phases) & set(plan.phases)]
     started_at, begun_at = time.time(), time.monotonic()
-    turns = run_rounds(plan, chosen, _tell)
+    if options.together:
+        chosen = [one for one in chosen if set(plan.phases) <= set(one.phases) and one.command is not None]
+        turns = run_together(plan, chosen, _tell)
+    else:
+        turns = run_rounds(plan, chosen, _tell)
     summary = summarise(turns, plan.rounds)
     verdicts = claims.judge(summary)
     run = report.Run(
@@ -71,7 +76,8 @@ def _measure(
         verdicts=verdicts,
         interpreters={one.name: told for one in chosen if (told := one.interpreter) is not None},
     )
-    path: Path = options.out or (SCRATCH if options.quick else RESULTS) / "gateway-overhead.json"
+    name = "gateway-together.json" if options.together else "gateway-overhead.json"
+    path: Path = options.out or (SCRATCH if options.quick else RESULTS) / name
     write_json(path, report.as_json(run))
     text = report.as_markdown(run)
     path.with_suffix(".md").write_text(text, encoding="utf-8")
@@ -139,6 +145,10 @@ def plan_of(options: argparse.Namespace) -> Plan:
         for name in PHASES:
             window_s = plan.window_s(name) or FULL.window_s(name)
             changes[f"{name}_s"] = window_s if name in options.phases else 0.0
+    if options.together:
+        if others := sorted(set(options.phases or ()) - set(TOGETHER)):
+            raise SystemExit(f"{others[0]} is measured in turns only; together: {', '.join(TOGETHER)}")
+        changes |= {f"{name}_s": 0.0 for name in PHASES if name not in TOGETHER}
     return replace(plan, **changes, pinned=not options.no_pin, awake=options.awake)
 
 
@@ -175,6 +185,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-pin", action="store_true", help="let the kernel choose cores")
     parser.add_argument("--awake", action="store_true",
                         help="keep idle cores from being taken away: for a virtual machine")  # fmt: skip
+    parser.add_argument("--together", action="store_true",
+                        help="everybody at once, each with a share of the load: sharper, of CPU")  # fmt: skip
     parser.add_argument("--soak", nargs="?", type=int, const=SOAK_REQUESTS, metavar="REQUESTS",
                         help="memory instead: so many requests, then readers that stall")  # fmt: skip
     parser.add_argument("--out", type=Path, help="JSON file; Markdown goes beside it")

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.overhead import procs
-from benchmarks.overhead.participants import ROOT, Participant, Place
+from benchmarks.overhead.participants import ROOT, Participant
 from benchmarks.overhead.phase import Phase, Result
 from benchmarks.overhead.plan import Plan
-from benchmarks.overhead.servers import Cores, Server, StartError, free_port, on_cores, wait_until_serving
-from benchmarks.overhead.turn import Bench, LoadError, StubServer, phase_json, run_load
+from benchmarks.overhead.servers import Cores, StartError, on_cores
+from benchmarks.overhead.turn import Bench, LoadError, Running, StubServer, phase_json, run_load
 
 CHUNK_S = 4.0
 SETTLED_SHARE = 0.2
@@ -106,14 +106,11 @@ def soak(plan: Plan, participant: Participant, num_requests: int, num_stalled: i
     """Blocks for minutes. What went wrong is in the result."""
     cores = Cores.choose(pinned=plan.pinned)
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder, StubServer(cores, Path(folder)) as stub:
-        place = Place(free_port(), stub.url, Path(folder))
-        assert participant.command is not None
+        bench = Bench(plan, cores, stub)
         found = Soak(participant.name, num_stalled=num_stalled)
         try:
-            log = place.folder / "log.txt"
-            with Server(participant.command(place), cores.participant, log) as server:
-                wait_until_serving(server, place.port, participant.model, participant.headers)
-                runner = _Runner(Bench(plan, cores, stub), participant, place, server.pid, told)
+            with bench.started(participant) as running:
+                runner = _Runner(bench, running, told)
                 found = runner.plain(found, num_requests)
                 return runner.stalled(found)
         except (StartError, LoadError, OSError, subprocess.TimeoutExpired) as error:
@@ -123,28 +120,28 @@ def soak(plan: Plan, participant: Participant, num_requests: int, num_stalled: i
 @dataclass(frozen=True, slots=True)
 class _Runner:
     bench: Bench
-    participant: Participant
-    place: Place
-    pid: int
+    running: Running
     told: Callable[[str], None]
 
     def plain(self, found: Soak, num_requests: int) -> Soak:
         samples, failures, done = [], dict(found.failures), 0
-        base = self.bench.phase("plain", self.participant, self.place, 0, None)
+        base = self.bench.phase("plain", self.running, 0)
         while done < num_requests and not failures:
             phase = replace(base, window_s=CHUNK_S, warmup_s=0.0, salt=f"soak {done} ")
             result = run_load(phase, self.bench.cores)
             failures.update(result.failures)
             done += result.num_sent
-            samples.append(Sample(done, procs.memory(self.pid).resident))
-            self.told(f"{self.participant.name}: {done} requests, {samples[-1].resident_bytes / 1e6:.1f} MB")
+            samples.append(Sample(done, self._resident_bytes()))
+            self.told(
+                f"{self.running.participant.name}: {done} requests, {samples[-1].resident_bytes / 1e6:.1f} MB"
+            )
         return replace(found, requests=samples, failures=failures)
 
     def stalled(self, found: Soak) -> Soak:
         """The stub writes as fast as it may; then others stream at the usual pace beside it."""
         stub = self.bench.stub
         stub.set_pace(0.0, "own")
-        base = self.bench.phase("streams", self.participant, self.place, 0, None)
+        base = self.bench.phase("streams", self.running, 0)
         stalled = replace(base, kind="stalled", window_s=STALL_S, warmup_s=0.0,
                           concurrency=found.num_stalled, num_tokens=STALLED_TOKENS)  # fmt: skip
         samples: list[Sample] = []
@@ -157,7 +154,7 @@ class _Runner:
                 time.sleep(STALL_S / 2)
                 num_held = stub.num_streams
                 stub.set_pace(self.bench.plan.gap_s, "own")
-                bystanders = self.bench.phase("poisson", self.participant, self.place, 0, None)
+                bystanders = self.bench.phase("poisson", self.running, 0)
                 beside = run_load(replace(bystanders, window_s=BESIDE_S), self.bench.cores)
                 if process.poll() is None:
                     num_held = max(num_held, stub.num_streams)
@@ -173,10 +170,14 @@ class _Runner:
             failures["cut before their time"] = found.num_stalled - num_held
         return replace(found, stalled=samples, bystanders=beside, failures=failures)
 
+    def _resident_bytes(self) -> int:
+        assert self.running.pid is not None
+        return procs.memory(self.running.pid).resident
+
     def _sample(self, samples: list[Sample], stopped: threading.Event) -> None:
         begun_at = time.monotonic()
         while not stopped.wait(SAMPLE_S):
-            samples.append(Sample(time.monotonic() - begun_at, procs.memory(self.pid).resident))
+            samples.append(Sample(time.monotonic() - begun_at, self._resident_bytes()))
 
 
 def _started(phase: Phase) -> subprocess.Popen[str]:

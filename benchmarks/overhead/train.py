@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.overhead import participants
 from benchmarks.overhead.plan import QUICK, PhaseName
-from benchmarks.overhead.servers import Cores, Server, free_port, wait_until_serving
+from benchmarks.overhead.servers import Cores
 from benchmarks.overhead.turn import Bench, StubServer, run_load
 
 FEW_SLOTS = {"LLM_RUNTIME_ENGINES__NATIVE_BACKEND_CONCURRENCY": "12"}
@@ -31,18 +31,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="train-") as name, StubServer(cores, Path(name)) as stub:
         bench = Bench(PLAN, cores, stub)
         for kind, settings in KINDS:
-            participant = participants.known()[kind]
-            assert participant.command is not None
-            place = participants.Place(free_port(), stub.url, Path(name))
-            command = participant.command(place)
-            command = replace(command, env={**command.env, **settings})
             # What was recorded is written when the server ends by itself.
-            with Server(command, None, Path(name) / "log.txt") as server:
-                wait_until_serving(server, place.port, participant.model, participant.headers)
+            with bench.started(participants.known()[kind], settings) as running:
                 for phase in PHASES:
                     stub.set_pace(PLAN.gap_s, "own")
-                    result = run_load(bench.phase(phase, participant, place, 0, server.pid), cores)
-                    failures.update(result.failures)
+                    failures.update(run_load(bench.phase(phase, running, 0), cores).failures)
     if failures:
         sys.stderr.write(f"not everything was answered: {failures}\n")
     return 1 if failures else 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,77 +93,107 @@ class StubServer:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """A participant that answers. server: None for the stub itself."""
+
+    participant: Participant
+    place: Place
+    server: Server | None
+    ready_s: float | None
+
+    @property
+    def pid(self) -> int | None:
+        return self.server.pid if self.server is not None else None
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
-    """What all turns of a run share."""
+    """What all turns of a run share. share: of the load, for each of those that are measured at once."""
 
     plan: Plan
     cores: Cores
     stub: StubServer
+    share: float = 1.0
+
+    @contextlib.contextmanager
+    def started(
+        self, participant: Participant, settings: Mapping[str, str] | None = None
+    ) -> Iterator[Running]:
+        """settings: further variables of its environment. Raises StartError or OSError."""
+        with tempfile.TemporaryDirectory(prefix="overhead-") as name:
+            place = Place(free_port(), self.stub.url, Path(name))
+            if participant.command is None:
+                yield Running(participant, replace(place, port=self.stub.port), None, None)
+                return
+            command = participant.command(place)
+            command = replace(command, env={**command.env, **(settings or {})})
+            with Server(command, self.cores.participant, place.folder / "log.txt") as server:
+                ready_s = wait_until_serving(server, place.port, participant.model, participant.headers)
+                yield Running(participant, place, server, ready_s)
 
     def take_turn(self, participant: Participant, round_number: int) -> Turn:
         """Never raises for the participant's sake: what went wrong is in the turn."""
         turn = Turn(participant.name, round_number)
-        with tempfile.TemporaryDirectory(prefix="overhead-") as name:
-            place = Place(free_port(), self.stub.url, Path(name))
-            if participant.command is None:
-                place = replace(place, port=self.stub.port)
-                return self._measure(participant, place, turn, None)
-            log = place.folder / "log.txt"
-            try:
-                with Server(participant.command(place), self.cores.participant, log) as server:
-                    ready_s = wait_until_serving(server, place.port, participant.model, participant.headers)
-                    turn = self._measure(participant, place, replace(turn, ready_s=ready_s), server)
-                    if not server.is_alive:
-                        turn = replace(turn, problem=f"it died: {server.tail()}")
-                    return turn
-            except (StartError, LoadError, OSError, subprocess.TimeoutExpired) as error:
-                return replace(turn, problem=str(error))
+        try:
+            with self.started(participant) as running:
+                return self._measure(running, replace(turn, ready_s=running.ready_s))
+        except (StartError, LoadError, OSError, subprocess.TimeoutExpired) as error:
+            return replace(turn, problem=str(error))
 
-    def _measure(self, participant: Participant, place: Place, turn: Turn, server: Server | None) -> Turn:
-        pid = server.pid if server is not None else None
-        if server is not None:
-            for phase in self._warm_up(participant, place):
+    def _measure(self, running: Running, turn: Turn) -> Turn:
+        if running.server is not None:
+            for phase in self.warm_up(running):
                 run_load(phase, self.cores)
         before = self.stub.num_requests
         results: dict[PhaseName, Result] = {}
         for name in self.plan.phases:
-            if name in participant.phases:
-                self.stub.set_pace(self.plan.gap_s, "steps" if name == "steps" else "own")
-                results[name] = run_load(
-                    self.phase(name, participant, place, turn.round_number, pid), self.cores
-                )
-        memory = procs.memory(pid) if pid is not None else None
+            if name in running.participant.phases:
+                self.set_pace(name)
+                results[name] = run_load(self.phase(name, running, turn.round_number), self.cores)
+        return self.closed(
+            replace(turn, results=results),
+            running,
+            sent=sum(result.num_sent for result in results.values()),
+            reached=self.stub.num_requests - before,
+        )
+
+    def closed(self, turn: Turn, running: Running, *, sent: int, reached: int) -> Turn:
+        """With what is to be told at the end. sent, reached: requests of the client, and at the stub."""
+        memory = procs.memory(running.pid) if running.pid is not None else None
+        server = running.server
         return replace(
             turn,
-            results=results,
             peak_bytes=memory.peak if memory else None,
             resident_bytes=memory.resident if memory else None,
             num_processes=memory.num_processes if memory else None,
-            upstream_requests=self.stub.num_requests - before,
-            client_requests=sum(result.num_sent for result in results.values()),
+            upstream_requests=reached,
+            client_requests=sent,
+            problem=f"it died: {server.tail()}" if server is not None and not server.is_alive else None,
         )
 
-    def _warm_up(self, participant: Participant, place: Place) -> Sequence[Phase]:
+    def set_pace(self, name: PhaseName) -> None:
+        self.stub.set_pace(self.plan.gap_s, "steps" if name == "steps" else "own")
+
+    def warm_up(self, running: Running) -> Sequence[Phase]:
         """Lazy imports, connections and caches must not be part of the first window."""
         self.stub.set_pace(self.plan.gap_s, "own")
-        streams = self.phase("streams", participant, place, -1, None)
-        plain = self.phase("plain", participant, place, -1, None)
+        streams = self.phase("streams", running, -1)
+        plain = self.phase("plain", running, -1)
         return [
-            replace(streams, num_tokens=16, window_s=WARM_UP_S / 2),
-            replace(plain, window_s=WARM_UP_S / 2),
+            replace(streams, num_tokens=16, window_s=WARM_UP_S / 2, root_pid=None),
+            replace(plain, window_s=WARM_UP_S / 2, root_pid=None),
         ]
 
-    def phase(
-        self, name: PhaseName, participant: Participant, place: Place, round_number: int, pid: int | None
-    ) -> Phase:
-        plan, share = self.plan, participant.load_share
+    def phase(self, name: PhaseName, running: Running, round_number: int) -> Phase:
+        plan, participant = self.plan, running.participant
+        share = participant.load_share * self.share
         is_plain = name in ("plain", "paced")
         at_once = plan.concurrency if is_plain else max(1, round(plan.streams * share))
         rate_per_s = plan.plain_rate_per_s if name == "paced" else plan.rate_per_s
         return Phase(
             kind=KINDS[name],
             host="127.0.0.1",
-            port=place.port,
+            port=running.place.port,
             model=participant.model,
             headers=participant.headers,
             window_s=plan.window_s(name),
@@ -173,7 +204,7 @@ class Bench:
             num_tokens=plan.num_tokens,
             gap_s=plan.gap_s,
             rate_per_s=rate_per_s * share,
-            root_pid=pid,
+            root_pid=running.pid,
             stub_pid=self.stub.server.pid,
             driver_pid=os.getpid(),
         )
