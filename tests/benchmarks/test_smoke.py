@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import gateway_overhead
-from benchmarks.overhead import rounds
+from benchmarks.overhead import rounds, together
 from benchmarks.overhead.participants import BARE, BASELINE, DIRECT, OURS, Participant, known
 from benchmarks.overhead.plan import FULL, METRICS, QUICK, Plan
 from benchmarks.overhead.servers import Command
@@ -71,17 +73,45 @@ def test_results_describe_themselves_and_name_no_place(ran: Ran) -> None:
     assert str(gateway_overhead.ROOT) not in json.dumps({**ran.members, "command": ""})
 
 
-def test_who_cannot_start_is_told_and_not_tried_again() -> None:
-    def command(_: object) -> Command:
-        return Command([sys.executable, "-c", "print('no such flag'); raise SystemExit(3)"])
+def _broken(_: object) -> Command:
+    return Command([sys.executable, "-c", "print('no such flag'); raise SystemExit(3)"])
 
+
+@pytest.mark.parametrize("run", [rounds.run_rounds, together.run_together])
+def test_who_cannot_start_is_told_and_not_tried_again(
+    run: Callable[[Plan, Sequence[Participant], Callable[[Turn], None]], list[Turn]],
+) -> None:
     turns: list[Turn] = []
     plan = Plan(rounds=3, pinned=False)
-    rounds.run_rounds(plan, [Participant("broken", "ends at once", command)], turns.append)
+    run(plan, [Participant("broken", "ends at once", _broken)], turns.append)
     (turn,) = turns
     assert turn.problem is not None
     assert "status 3" in turn.problem
     assert "no such flag" in turn.problem
+
+
+def test_together_all_are_measured_at_the_same_time_with_equal_shares(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gateway_overhead, "QUICK", replace(TINY, rounds=2))
+        status = gateway_overhead.main(
+            ["--quick", "--together", "--participants", f"{OURS},{BARE}", "--out", str(out)]
+        )
+    ran = json.loads(out.read_bytes())
+    assert (status, ran["problems"]) == (0, [])
+    assert [turn["participant"] for turn in ran["turns"]] == [OURS, BARE, BARE, OURS]
+    for turn in ran["turns"]:
+        assert set(turn["results"]) == set(together.TOGETHER)
+        # Four streams, two for each; a connection is a stream's.
+        assert turn["results"]["streams"]["num_connects"] == 2
+    assert {"token_us", "step_token_us", "paced_ms"} <= set(ran["ours_against"][BARE])
+
+
+def test_delays_are_not_measured_together() -> None:
+    options = gateway_overhead._options(["--together", "--phases", "streams,poisson"])
+    with pytest.raises(SystemExit, match="poisson is measured in turns only"):
+        gateway_overhead.plan_of(options)
+    assert gateway_overhead.plan_of(gateway_overhead._options(["--together"])).phases == together.TOGETHER
 
 
 def test_an_unknown_participant_is_refused_by_name() -> None:

@@ -28,6 +28,7 @@ from llm_runtime.scheduling.config import SchedulingConfig
 from llm_runtime.scheduling.presets import build_scheduler
 from llm_runtime.web.cycle import Cycle
 from llm_runtime.web.flow import Flow
+from llm_runtime.web.heads import lines_of
 from llm_runtime.web.stream import STREAM_HEADERS, StreamWriter
 from llm_runtime.wire.dialects import dialect_for
 from llm_runtime.wire.options import RelayOptions
@@ -167,9 +168,11 @@ class Wire:
 
 
 class Path:
-    """A runtime with one engine, and one stream through it, played as the endpoint plays it."""
+    """A runtime with one engine, and one stream through it, played as the endpoint plays it. is_next: nothing
+    stands between it and the connection that changes heads, so the head is made by the first event."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_next: bool = True) -> None:
+        self.is_next = is_next
         self.engine = Engine()
         self.recorder = Recorder()
         self.wire = Wire()
@@ -219,7 +222,10 @@ class Path:
         permit = await self.runtime.admit(self.request)
         self.handle = handle = self.runtime.submit(self.request, permit)
         dialect = dialect_for(EndpointKind.CHAT)
-        writer = StreamWriter(self.cycle.send, dialect, lambda: [*STREAM_HEADERS], cycle=self.cycle)
+        lines = (lambda: lines_of(STREAM_HEADERS)) if self.is_next else None
+        writer = StreamWriter(
+            self.cycle.send, dialect, lambda: [*STREAM_HEADERS], cycle=self.cycle, lines=lines
+        )
         try:
             self.cycle.watch(handle.client_gone)
             with handle:
@@ -227,10 +233,10 @@ class Path:
         except LLMRuntimeError:
             pass
 
-    def head(self) -> None:
+    def head(self, status: int = 200) -> None:
         """The engine's answer begins."""
         self.exchange.started()
-        self.exchange.status = 200
+        self.exchange.status = status
         self.exchange.headers = {b"content-type": b"text/event-stream"}
         self.exchange.arrived()
 

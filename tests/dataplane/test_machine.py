@@ -50,8 +50,9 @@ class StreamPath(RuleBasedStateMachine):
     def run(self, what: Any) -> Any:
         return self.loop.run_until_complete(asyncio.wait_for(what, PATIENCE_S))
 
-    @initialize(parts=st.lists(PARTS, max_size=8), end=ENDS)
-    def start(self, parts: list[bytes], end: bytes) -> None:
+    @initialize(parts=st.lists(PARTS, max_size=8), end=ENDS, is_next=st.booleans())
+    def start(self, parts: list[bytes], end: bytes, is_next: bool) -> None:
+        self.path.is_next = is_next
         self.answer = ROLE + b"".join(parts) + end
         self.run(self.path.start())
 

@@ -18,9 +18,9 @@ ERROR = frame({"error": {"message": "broke", "type": "server_error", "code": 500
 
 
 @asynccontextmanager
-async def path(*, streaming: bool = True) -> AsyncIterator[Path]:
-    """streaming: the first token is through."""
-    made = Path()
+async def path(*, streaming: bool = True, is_next: bool = True) -> AsyncIterator[Path]:
+    """streaming: the first token is through. is_next: see `Path`."""
+    made = Path(is_next=is_next)
     await made.start()
     try:
         if streaming:
@@ -36,6 +36,58 @@ async def path(*, streaming: bool = True) -> AsyncIterator[Path]:
 def outcome(made: Path) -> tuple[Outcome, str]:
     (record,) = made.recorder.records
     return record.outcome, record.reason
+
+
+async def test_the_first_event_and_the_head_are_written_before_anything_else_runs() -> None:
+    async with path(streaming=False) as made:
+        made.head()
+        assert made.wire.raw == b""
+        assert nothing_to_do()
+        made.arrive(ROLE + text("a"))
+        assert made.wire.raw.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"content-type: text/event-stream" in made.wire.raw
+        assert made.wire.body == ROLE + text("a")
+        assert nothing_to_do()
+        made.arrive(STOP + DONE, ends=True)
+        await turns()
+        assert made.wire.complete
+        assert outcome(made) == (Outcome.COMPLETED, "stop")
+        assert made.recorder.records[0].timeline.first_token_at is not None
+
+
+async def test_behind_a_middleware_the_head_is_the_tasks() -> None:
+    async with path(streaming=False, is_next=False) as made:
+        made.head()
+        made.arrive(ROLE + text("a"))
+        assert made.wire.raw == b""
+        await turns()
+        assert made.wire.body == ROLE + text("a")
+        made.arrive(text("b"))
+        assert made.wire.body == ROLE + text("a") + text("b")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_refusal_is_never_pushed(at_once: bool) -> None:
+    async with path(streaming=False) as made:
+        made.head(500)
+        if not at_once:
+            await turns()
+        made.arrive(text("a"), ends=True)
+        await turns()
+        assert made.wire.raw == b""
+        assert not made.cycle.started
+        assert outcome(made)[0] is Outcome.FAILED
+
+
+async def test_an_answer_that_begins_with_an_error_has_no_head_yet() -> None:
+    """So it can still be tried again, or be told by its own status."""
+    async with path(streaming=False) as made:
+        made.head()
+        made.arrive(ERROR)
+        await turns()
+        assert made.wire.raw == b""
+        assert not made.cycle.started
+        assert outcome(made)[0] is Outcome.FAILED
 
 
 async def test_a_token_is_written_before_anything_else_runs() -> None:
@@ -226,6 +278,9 @@ def _broken(data: bytes) -> None:
 async def test_nothing_runs_per_token_but_the_callback() -> None:
     """No task is woken: the loop has nothing to do after a token."""
     async with path() as made:
-        loop = asyncio.get_running_loop()
         made.arrive(text("b"))
-        assert not loop._ready  # type: ignore[attr-defined]
+        assert nothing_to_do()
+
+
+def nothing_to_do() -> bool:
+    return not asyncio.get_running_loop()._ready  # type: ignore[attr-defined]

@@ -152,8 +152,9 @@ class HttpStream(Sink):
             exchange = self.exchange
             if exchange is None:
                 exchange = self._ask()
+            sink = self if self._sink is not None else None
             if not self._has_head:
-                if not exchange.status and not await exchange.head():
+                if not exchange.status and not await exchange.head(sink):
                     return b""
                 self._has_head = True
                 if exchange.status != 200:
@@ -162,7 +163,6 @@ class HttpStream(Sink):
             reader = self._reader
             if reader is None:
                 reader = self._chosen_reader(exchange)
-            sink = self if self._sink is not None else None
             while True:
                 data = exchange.ready()
                 if data is None and not exchange.at_end:
@@ -215,7 +215,13 @@ class HttpStream(Sink):
         assert sink is not None
         try:
             if relay is None:
-                return self._push_by(self._reader, sink, data)
+                reader = self._reader
+                if reader is None:
+                    assert self.exchange is not None
+                    reader = self._chosen_reader(self.exchange)
+                relay = self._relay
+                if relay is None:
+                    return self._push_by(reader, sink, data)
             out = relay.feed(data)
             self._signs.at = now = self._now()
             self.has_token = has_token = relay.has_token
@@ -229,9 +235,8 @@ class HttpStream(Sink):
             self._held = error
             return False
 
-    def _push_by(self, reader: AnswerReader | None, sink: TokenSink, data: bytes) -> bool:
+    def _push_by(self, reader: AnswerReader, sink: TokenSink, data: bytes) -> bool:
         """The same for readers of other dialects."""
-        assert reader is not None
         out = reader.feed(data)
         now = self._note(reader)
         if reader.done or reader.failure is not None:

@@ -23,6 +23,7 @@ from llm_runtime.engines.base import EngineStream, Finished, Run, TokenSink
 from llm_runtime.runtime.endings import ending, overdue
 from llm_runtime.runtime.failover import Attempts
 from llm_runtime.runtime.pace import Due, Pace
+from llm_runtime.runtime.reminders import Reminders
 
 if TYPE_CHECKING:
     from llm_runtime.runtime.dispatcher import Dispatcher
@@ -42,6 +43,7 @@ class RequestHandle(TokenSink):
         *,
         clock: Clock,
         settle: Callable[[RequestRecord], None],
+        reminders: Reminders,
         keep_alive_s: float | None = None,
         write_stall_s: float | None = None,
     ) -> None:
@@ -58,27 +60,26 @@ class RequestHandle(TokenSink):
         self._dispatcher = dispatcher
         self._now = clock.now
         self._settle = settle
+        self._reminders = reminders
         self._run: Run | None = None
         self._stream: EngineStream | None = None
         self._push_to: Callable[[TokenSink | None], None] | None = None
         self._grant: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._error: LLMRuntimeError | None = None
         self._preempted = False
 
     # ---- owning
 
     def __enter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task(loop)
+        self._task = asyncio.current_task()
         self._pace.engine_at = self._pace.client_at = now = self._now()
         try:
             self._dispatcher.enqueue(self)
         except BaseException as error:
             self._end(error)
             raise
-        self._timer = loop.call_later(max(self._pace.first_look_at - now, 0.0), self._on_timer)
+        self._reminders.set(self, self._pace.first_look_at - now)
         return self
 
     def __exit__(
@@ -98,8 +99,7 @@ class RequestHandle(TokenSink):
 
     def _end(self, error: BaseException | None) -> None:
         self._task = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._reminders.cancel(self)
         if self._push_to is not None:
             self._push_to(None)  # it refers back to this object
         self._abandon()
@@ -315,11 +315,8 @@ class RequestHandle(TokenSink):
 
     # ---- time
 
-    def _arm(self, now: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._pace.look_in_s(now), self._on_timer)
-
-    def _on_timer(self) -> None:
+    def on_reminder(self) -> None:
+        """One of its limits may be due."""
         now = self._now()
         for what in self._pace.passed(now):
             if what is Due.KEEP_ALIVE:
@@ -334,4 +331,4 @@ class RequestHandle(TokenSink):
                 if what is Due.WRITE_STALL:
                     self.cut()
         if not self.cut_off:
-            self._arm(now)
+            self._reminders.set(self, self._pace.look_in_s(now))

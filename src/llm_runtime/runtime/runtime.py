@@ -31,6 +31,7 @@ from llm_runtime.runtime.engine_life import EngineLife
 from llm_runtime.runtime.handles import CompletionHandle, StreamingHandle
 from llm_runtime.runtime.in_flight import InFlight
 from llm_runtime.runtime.pools import ModelIndex, Pool
+from llm_runtime.runtime.reminders import Reminders
 from llm_runtime.runtime.request_handle import RequestHandle
 from llm_runtime.runtime.supervise import TaskSupervisor, Work
 from llm_runtime.wire.messages import refuse_parts
@@ -75,6 +76,7 @@ class Runtime:
         self._keep_alive_s: Final = limits.keep_alive_interval_s
         self._write_stall_s: Final = limits.write_stall_timeout_s
         self._in_flight = InFlight()
+        self._reminders = Reminders(clock.now)
         self._drain_cut = asyncio.Event()
         self._supervisor = TaskSupervisor(self._fatal)
         self._background: dict[str, Work] = {}
@@ -239,13 +241,13 @@ class Runtime:
         handle: RequestHandle  # made by two calls, which cost less than one of whichever class
         if request.stream:
             handle = StreamingHandle(
-                request, dispatcher, clock=clock, settle=settle, keep_alive_s=keep_alive_s,
-                write_stall_s=write_stall_s,
+                request, dispatcher, clock=clock, settle=settle, reminders=self._reminders,
+                keep_alive_s=keep_alive_s, write_stall_s=write_stall_s,
             )  # fmt: skip
         else:
             handle = CompletionHandle(
-                request, dispatcher, clock=clock, settle=settle, keep_alive_s=keep_alive_s,
-                write_stall_s=write_stall_s,
+                request, dispatcher, clock=clock, settle=settle, reminders=self._reminders,
+                keep_alive_s=keep_alive_s, write_stall_s=write_stall_s,
             )  # fmt: skip
         self._in_flight.add(handle)
         return handle

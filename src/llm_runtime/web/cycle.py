@@ -71,7 +71,7 @@ class Cycle(Sink):
 
     __slots__ = (
         "_arrived", "_body", "_chunked", "_expects_continue", "_head", "_in_chunks", "_is_head", "_is_old",
-        "_left_bytes", "_news", "_wire", "complete", "disconnected", "endpoint", "flow", "headers",
+        "_left_bytes", "_lines", "_news", "_wire", "complete", "disconnected", "endpoint", "flow", "headers",
         "keep_alive", "more_body", "on_disconnect", "scope", "started",
     )  # fmt: skip
 
@@ -108,6 +108,7 @@ class Cycle(Sink):
         self._arrived = False
         self._news: asyncio.Event | None = None
         self._head = b""  # waits for the first piece of the body
+        self._lines: Callable[[], bytes] | None = None  # so does the head, to be made then
         self._chunked = False
         self._left_bytes: int | None = None  # of the announced length
 
@@ -132,6 +133,7 @@ class Cycle(Sink):
         """The client is gone."""
         if not self.complete:
             self.disconnected = True
+            self._lines = None  # it refers to whom the bytes come from, who refers here
             if self.on_disconnect is not None:
                 told, self.on_disconnect = self.on_disconnect, None
                 told()
@@ -257,11 +259,16 @@ class Cycle(Sink):
         )
         self._ended()
 
+    def begin_by(self, lines: Callable[[], bytes]) -> None:
+        """As `begin`, at the first `write` or `push`. lines: called then."""
+        self._lines = lines
+
     def begin(self, lines: bytes) -> None:
         """The head of a stream in answer to a POST, which goes out with what is written first; nothing where
         the client is gone. lines: as for `reply`."""
         if self.disconnected:
             return
+        self._lines = None
         _FIXED.update(self._wire.default_headers)
         if _FIXED.frames:
             self._start(200, pairs_of(lines))
@@ -290,6 +297,8 @@ class Cycle(Sink):
         nothing more should come before `drained`."""
         if self.disconnected:
             return True
+        if self._lines is not None:
+            self.begin(self._lines())
         flow = self.flow
         data = self._framed(data)
         if self._head:
@@ -373,7 +382,7 @@ class Cycle(Sink):
 
     def _ended(self) -> None:
         self.complete = True
-        self.on_disconnect = None
+        self.on_disconnect = self._lines = None
         self._tell()
         if not self.keep_alive:
             self.flow.transport.close()

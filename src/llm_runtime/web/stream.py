@@ -44,7 +44,7 @@ class StreamWriter:
     as its `begin` wants them, where nothing stands before it that would change them.
     """
 
-    __slots__ = ("_cycle", "_dialect", "_head", "_lines", "_receipt", "_send", "started")
+    __slots__ = ("_cycle", "_dialect", "_head", "_lines", "_receipt", "_send", "_started")
 
     def __init__(
         self,
@@ -61,15 +61,21 @@ class StreamWriter:
         self._receipt: Final = receipt
         self._cycle: Final = cycle
         self._lines: Final = lines
-        self.started = False
+        self._started = False
+
+    @property
+    def started(self) -> bool:
+        return self._started or (self._cycle is not None and self._cycle.started)
 
     async def run(self, handle: Pullable) -> None:
         """Returns after the last byte. Raises what ended the stream early, after telling the client
         if the stream had begun."""
         cycle = self._cycle
+        if cycle is not None and self._lines is not None:
+            cycle.begin_by(self._lines)
         try:
             while True:
-                if cycle is None or not self.started:
+                if cycle is None or not (self._lines is not None or self.started):
                     item = await handle.pull()
                 else:
                     if cycle.flow.paused:
@@ -106,13 +112,13 @@ class StreamWriter:
         cycle = self._cycle
         if cycle is not None and self._lines is not None:
             head = self._lines()
-            self.started = True
+            self._started = True
             if cycle.flow.paused:
                 await cycle.drained()
             cycle.begin(head)
             return
         start = {"type": "http.response.start", "status": 200, "headers": self._head()}
-        self.started = True
+        self._started = True
         await self._send(start)
 
     async def _write(self, data: bytes) -> None:

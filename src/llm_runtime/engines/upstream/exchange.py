@@ -87,8 +87,11 @@ class Exchange:
         self._poked = False
         self._loop = asyncio.get_running_loop()
 
-    async def head(self) -> bool:
+    async def head(self, sink: Sink | None = None) -> bool:
         """Waits for status and headers: True when they are there, False after `poke`.
+
+        sink: as for `read`, which has to be called next; where the status is 200, this then waits on while
+        the sink takes what comes.
 
         Raises BackendUnavailable when nobody took the request, BackendProtocolError for an answer
         that is not HTTP, BackendError when the connection was lost or the exchange aborted.
@@ -99,11 +102,12 @@ class Exchange:
                 return False
             if self._error is not None:
                 raise self._error
+            self._sink = sink
             waiter = self._waiter = self._loop.create_future()
             try:
                 await waiter
             finally:
-                self._waiter = None
+                self._sink = self._waiter = None
         return True
 
     async def read(self, sink: Sink | None = None) -> bytes | None:
@@ -226,9 +230,12 @@ class Exchange:
     def arrived(self) -> None:
         """After all body bytes of one read of the connection were added."""
         parts = self.parts
-        if self._sink is None or self._waiter is None or not parts or self.num_buffered > MAX_READ_BYTES:
+        is_pushed = self._sink is not None and self._waiter is not None and self.status == 200
+        if not is_pushed or self.num_buffered > MAX_READ_BYTES:
             self._wake()
             return
+        if not parts:
+            return  # a head, or a chunk's: nothing for anybody yet
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         self.num_buffered = 0
