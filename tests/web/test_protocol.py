@@ -277,7 +277,9 @@ async def heard(request: bytes, root_path: str = "") -> tuple[App, Client]:
     protocol = ServerProtocol(config, state, {}, asyncio.get_running_loop())
     protocol.connection_made(client)
     protocol.data_received(request)
-    await asyncio.gather(*state.tasks)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not state.tasks
     protocol.connection_lost(None)
     return app, client
 

@@ -71,11 +71,11 @@ _STREAM_LINES: Final = lines_of(STREAM_HEADERS)
 class _Call:
     """A request, from its headers to its reply, and how far it got. cycle: where it came over a connection of
     ours; is_next: and nothing stands before that which would change a head. limited: what the reply says of
-    its tenant's limits. translation: where a model's engine knows only chats, and the client asked for
-    something else."""
+    its tenant's limits. owner: the task it is served by, where that is known. translation: where a model's
+    engine knows only chats, and the client asked for something else."""
 
     __slots__ = (
-        "arrived_at", "cycle", "handle", "headers", "id", "is_next", "limited", "permit", "receive",
+        "arrived_at", "cycle", "handle", "headers", "id", "is_next", "limited", "owner", "permit", "receive",
         "request", "scope", "send", "tenant", "translation",
     )  # fmt: skip
 
@@ -88,6 +88,7 @@ class _Call:
         send: Send,
         cycle: Cycle | None,
         is_next: bool,
+        owner: asyncio.Task[None] | None = None,
     ) -> None:
         self.arrived_at: Final = arrived_at
         self.scope: Final = scope
@@ -96,6 +97,7 @@ class _Call:
         self.send: Final = send
         self.cycle: Final = cycle
         self.is_next: Final = is_next
+        self.owner: Final = owner
         self.id = request_id_of(headers)
         self.tenant: str | None = None
         self.request: RuntimeRequest | None = None
@@ -140,9 +142,10 @@ class InferenceEndpoint:
         return self._serve(_Call(self._now(), scope, headers_of(scope), receive, send, cycle, is_next))
 
     def serve(self, cycle: Cycle) -> Awaitable[None]:
-        return self._serve(
-            _Call(self._now(), cycle.scope, cycle.headers, cycle.receive, cycle.send, cycle, True)
+        call = _Call(
+            self._now(), cycle.scope, cycle.headers, cycle.receive, cycle.send, cycle, True, cycle.flow.task
         )
+        return self._serve(call)
 
     async def _serve(self, call: _Call) -> None:
         cycle = call.cycle
@@ -168,6 +171,7 @@ class InferenceEndpoint:
                 call.id = request.id
             handle = self._runtime.submit(request, permit)
             call.handle = handle
+            handle.owner = call.owner
             if permit.standing is not None:
                 call.limited = rate_limit_headers(permit.standing)
             if request.stream:

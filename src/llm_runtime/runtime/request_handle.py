@@ -33,7 +33,8 @@ class RequestHandle(TokenSink):
     """One request's life. `settle` is told of its end, once.
 
     keep_alive_due: the caller should send a comment; it resets this. cut_off: the task was taken out of
-    a send that did not end, so the connection is of no use any more.
+    a send that did not end, so the connection is of no use any more. owner: the task that will enter, where
+    the caller knows it: asking costs.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class RequestHandle(TokenSink):
         self.request = request
         self.keep_alive_due = False
         self.cut_off = False
+        self.owner: asyncio.Task[None] | None = None
         self.replica: str | None = None
         self.lease: Lease | None = None
         self.attempts = Attempts()
@@ -72,7 +74,7 @@ class RequestHandle(TokenSink):
     # ---- owning
 
     def __enter__(self) -> Self:
-        self._task = asyncio.current_task()
+        self._task = self.owner if self.owner is not None else asyncio.current_task()
         self._pace.engine_at = self._pace.client_at = now = self._now()
         try:
             self._dispatcher.enqueue(self)

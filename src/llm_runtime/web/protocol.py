@@ -26,6 +26,7 @@ from llm_runtime.web.asgi import ASGIApp, Headers, Scope, request_id_of
 from llm_runtime.web.cycle import Cycle, Endpoint
 from llm_runtime.web.errors import Header, error_response, row_of
 from llm_runtime.web.flow import Flow
+from llm_runtime.web.workers import Workers
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 ENDPOINTS: Final = "cycle_endpoints"
@@ -40,7 +41,8 @@ Refused = Callable[[str, int, str], None]
 class ServerProtocol(asyncio.Protocol):
     """Made by uvicorn, used on the loop's thread.
 
-    header_timeout_s: from connecting, or from a request's first byte, to the end of its headers.
+    header_timeout_s: from connecting, or from a request's first byte, to the end of its headers. workers: of
+    the server whose connection this is.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ServerProtocol(asyncio.Protocol):
         *,
         header_timeout_s: float = 30.0,
         refused: Refused | None = None,
+        workers: Workers | None = None,
     ) -> None:
         if not config.loaded:
             config.load()
@@ -61,6 +64,7 @@ class ServerProtocol(asyncio.Protocol):
         self._all_tasks = server_state.tasks
         self._header_timeout_s = header_timeout_s
         self._refused = refused
+        self._workers = workers if workers is not None else Workers()
         self._app = cast(ASGIApp, config.loaded_app)
         self._app_state = app_state
         self._root_path = config.root_path
@@ -134,7 +138,7 @@ class ServerProtocol(asyncio.Protocol):
         for cycle in (*self._tasks, *self._waiting):
             cycle.lost()
         self._waiting.clear()
-        self._parser = self._cycle = None  # both refer back to this object
+        self._parser = self._cycle = self._flow.task = None  # which refer back to this object
 
     def pause_writing(self) -> None:
         self._flow.paused = True
@@ -240,8 +244,11 @@ class ServerProtocol(asyncio.Protocol):
     # ---- cycles
 
     def _start(self, cycle: Cycle) -> None:
-        task = self._loop.create_task(cycle.run(self._app))
-        self._tasks[cycle] = task
+        if cycle.endpoint is not None:
+            task = self._workers.serve(cycle, self._app, self._loop)
+        else:
+            task = self._loop.create_task(cycle.run(self._app))
+        self._tasks[cycle] = self._flow.task = task
         self._all_tasks.add(task)
 
     def left(self, cycle: Cycle) -> None:
@@ -334,7 +341,7 @@ class ServerProtocol(asyncio.Protocol):
 def server_protocol(header_timeout_s: float, refused: Refused | None = None) -> Any:
     """What uvicorn wants as a protocol class and only calls, with the limit. No subclass: one of Python's
     cannot be made of a compiled class."""
-    return partial(ServerProtocol, header_timeout_s=header_timeout_s, refused=refused)
+    return partial(ServerProtocol, header_timeout_s=header_timeout_s, refused=refused, workers=Workers())
 
 
 def install(config: Any, header_timeout_s: float, refused: Refused | None = None) -> None:

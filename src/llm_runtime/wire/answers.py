@@ -148,7 +148,9 @@ def is_json(content_type: bytes | None) -> bool:
     """Whether an answer says that it is one JSON text."""
     if content_type == _JSON:
         return True
-    return content_type != _EVENTS and _media_type(content_type) == _JSON
+    if content_type is None or content_type.startswith(_EVENTS):
+        return False
+    return _media_type(content_type) == _JSON
 
 
 def _media_type(content_type: bytes | None) -> bytes:

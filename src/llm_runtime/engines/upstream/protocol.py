@@ -215,7 +215,9 @@ class Connection(asyncio.Protocol):
             exchange.headers.clear()  # an interim answer: the real one follows
             return
         exchange.status = status
-        chunked = b"chunked" in exchange.headers.get(b"transfer-encoding", b"").lower()
+        coding = exchange.headers.get(b"transfer-encoding")
+        # `find`, because `in` first takes what it looks for as a number, and raises and drops an error.
+        chunked = coding is not None and coding.lower().find(b"chunked") >= 0
         sized = b"content-length" in exchange.headers
         self._ends_at_eof = not (chunked or sized or status in WITHOUT_BODY)
 
