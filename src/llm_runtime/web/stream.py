@@ -78,8 +78,8 @@ class StreamWriter:
                 if cycle is None or not (self._lines is not None or self.started):
                     item = await handle.pull()
                 else:
-                    if cycle.flow.paused:
-                        await cycle.drained()
+                    if cycle.flow.paused and self.started:
+                        await cycle.drained()  # before that there is nothing yet that could be too much
                     item = await handle.pull(cycle)
                 if item.__class__ is not bytes:
                     if not self.started:
