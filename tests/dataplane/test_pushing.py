@@ -236,6 +236,27 @@ async def test_preempted_before_the_first_byte_it_runs_again() -> None:
         assert outcome(made) == (Outcome.COMPLETED, "stop")
 
 
+async def test_preempted_again_while_the_client_reads_slowly() -> None:
+    """What it still has to read is an earlier reply on the same connection: nothing of this one waits for it."""
+    async with path(streaming=False) as made:
+        made.wire.write_paused = True
+        for num_tries in (2, 3):
+            assert made.handle is not None
+            made.handle.preempt()
+            await turns()
+            assert len(made.engine.exchanges) == num_tries
+        made.head()
+        made.arrive(ROLE + text("a"))
+        await turns()
+        assert made.wire.body == ROLE + text("a")
+        made.arrive(text("b"))
+        await turns()
+        assert made.wire.body == ROLE + text("a")
+        made.wire.read_on()
+        await turns()
+        assert made.wire.body == ROLE + text("a") + text("b")
+
+
 async def test_comments_before_the_first_byte_and_then_tokens() -> None:
     """Headers are out by then, so the engine's first bytes may be pushed; they still commit."""
     async with path(streaming=False) as made:
