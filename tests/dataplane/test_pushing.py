@@ -237,7 +237,7 @@ async def test_preempted_before_the_first_byte_it_runs_again() -> None:
 
 
 async def test_preempted_again_while_the_client_reads_slowly() -> None:
-    """What it still has to read is an earlier reply on the same connection: nothing of this one waits for it."""
+    """What it still has to read is an earlier reply on its connection: nothing of this one waits for that."""
     async with path(streaming=False) as made:
         made.wire.write_paused = True
         for num_tries in (2, 3):
