@@ -58,6 +58,10 @@ def _measure(
     started_at, begun_at = time.time(), time.monotonic()
     if options.together:
         chosen = [one for one in chosen if set(plan.phases) <= set(one.phases) and one.command is not None]
+        if not chosen:
+            raise SystemExit(
+                "nobody to measure together: of those asked for, none is installed and has all phases"
+            )
         turns = run_together(plan, chosen, _tell)
     else:
         turns = run_rounds(plan, chosen, _tell)

@@ -7,6 +7,7 @@ intervals become some times narrower. What it can't tell: delays, because everyb
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +60,7 @@ def _round(bench: Bench, participants: Sequence[Participant], number: int) -> li
         try:
             with ThreadPoolExecutor(len(running)) as pool:
                 return _measured(bench, running, number, pool)
-        except LoadError as error:
+        except (LoadError, subprocess.TimeoutExpired) as error:
             return [Turn(one.participant.name, number, problem=str(error)) for one in running]
 
 

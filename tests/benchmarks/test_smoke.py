@@ -107,6 +107,11 @@ def test_together_all_are_measured_at_the_same_time_with_equal_shares(tmp_path: 
     assert {"token_us", "step_token_us", "paced_ms"} <= set(ran["ours_against"][BARE])
 
 
+def test_together_needs_somebody() -> None:
+    with pytest.raises(SystemExit, match="nobody to measure together"):
+        gateway_overhead.main(["--quick", "--together", "--participants", DIRECT])
+
+
 def test_delays_are_not_measured_together() -> None:
     options = gateway_overhead._options(["--together", "--phases", "streams,poisson"])
     with pytest.raises(SystemExit, match="poisson is measured in turns only"):

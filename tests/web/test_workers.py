@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llm_runtime.web.cycle import Cycle
-from llm_runtime.web.flow import Flow
 from llm_runtime.web.workers import MAX_IDLE, Workers
+from tests.dataplane import path
+from tests.dataplane.path import turns
 
 
-class Wire:
-    """A connection that nobody is at the other end of."""
+class Wire(path.Wire):
+    """Counts how often the application has returned."""
 
     def __init__(self) -> None:
-        transport: Any = self
-        self.flow = Flow(transport)
-        self.default_headers: list[tuple[bytes, bytes]] = []
-        self.raw = b""
+        super().__init__()
         self.num_left = 0
-
-    async def drained(self) -> None: ...
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def answered(self) -> None: ...
 
     def left(self, cycle: Cycle) -> None:
         self.num_left += 1
-
-    def write(self, data: bytes) -> None:
-        self.raw += data
-
-    def close(self) -> None: ...
-
-    def is_closing(self) -> bool:
-        return False
 
 
 class Endpoint:
@@ -63,11 +46,6 @@ def start(workers: Workers, endpoint: Endpoint) -> tuple[Wire, asyncio.Task[None
     cycle = Cycle(wire, wire.flow, {})
     cycle.endpoint = endpoint
     return wire, workers.serve(cycle, no_asgi, asyncio.get_running_loop())
-
-
-async def turns(number: int = 8) -> None:
-    for _ in range(number):
-        await asyncio.sleep(0)
 
 
 async def at_once() -> None:
@@ -98,6 +76,17 @@ async def test_what_comes_at_once_is_served_at_once() -> None:
     assert all(wire.raw.endswith(b"ok") for wire in wires)
     # No more are kept than are likely to be needed.
     assert sum(not task.done() for task in endpoint.served_by if task is not None) == MAX_IDLE
+
+
+async def test_nothing_of_a_request_is_kept_by_the_task_that_served_it() -> None:
+    def num_cycles() -> int:
+        return sum(isinstance(thing, Cycle) for thing in gc.get_objects())
+
+    workers, endpoint, before = Workers(), Endpoint(at_once), num_cycles()
+    start(workers, endpoint)
+    assert num_cycles() == before + 1
+    await turns()
+    assert num_cycles() == before
 
 
 async def test_an_endpoint_that_fails_or_is_cancelled_spoils_nothing_for_the_next() -> None:
